@@ -1,0 +1,96 @@
+#include "check.h"
+
+#include <dlfcn.h>
+
+#include "platform.h"
+
+namespace gdn {
+
+namespace {
+
+// The stable ABI has no getter for requires_grad. libc10 exports this one; where a future torch does not, the
+// check is skipped. An at::Tensor is one pointer to its TensorImpl.
+bool requires_grad(const View& t) {
+  using Getter = bool (*)(const void*);
+  static const Getter getter = [] {
+    void* lib = loaded_library("libc10.so");
+    return lib ? reinterpret_cast<Getter>(dlsym(lib, "_ZNK3c1010TensorImpl13requires_gradEv")) : nullptr;
+  }();
+  return getter != nullptr && getter(*reinterpret_cast<void* const*>(t.handle));
+}
+
+std::string words(std::initializer_list<int64_t> sizes) {
+  std::string text = "shape [";
+  bool first = true;
+  for (int64_t s : sizes) {
+    text += (first ? "" : ", ") + (s < 0 ? std::string("any") : std::to_string(s));
+    first = false;
+  }
+  return text + "]";
+}
+
+}  // namespace
+
+Checks& Checks::fail(const char* arg, const std::string& expected, const std::string& got) {
+  text_ += std::string(text_.empty() ? "" : "; ") + arg + ": expected " + expected + ", got " + got;
+  return *this;
+}
+
+Checks& Checks::shape(const char* arg, const View& t, std::initializer_list<int64_t> sizes) {
+  if (!t.defined()) return fail(arg, "a tensor", "None");
+  bool same = t.dim == static_cast<int64_t>(sizes.size());
+  for (int64_t d = 0; same && d < t.dim; ++d) same = sizes.begin()[d] < 0 || sizes.begin()[d] == t.sizes[d];
+  return same ? *this : fail(arg, words(sizes), t.shape());
+}
+
+Checks& Checks::no_grad(const char* arg, const View& t) {
+  if (t.defined() && aoti_torch_grad_mode_is_enabled() && requires_grad(t))
+    fail(arg, "no gradient (there is no backward: call under torch.no_grad() or detach)", "requires_grad=True");
+  return *this;
+}
+
+Checks& Checks::dtype(const char* arg, const View& t, std::initializer_list<DType> allowed) {
+  if (!t.defined()) return *this;
+  for (DType d : allowed)
+    if (d == t.dtype) return *this;
+  std::string expected;
+  for (DType d : allowed) expected += (expected.empty() ? "" : " or ") + std::string(name(d));
+  return fail(arg, expected, name(t.dtype));
+}
+
+Checks& Checks::device(const char* arg, const View& t) {
+  if (!t.defined()) return *this;
+  if (!has_device_) {
+    has_device_ = true;
+    device_ = t.device;
+    if (!device_.is_cpu() && device_.type != aoti_torch_device_type_cuda())
+      fail(arg, "a CPU or CUDA tensor", device_.str());
+  } else if (!(t.device == device_)) {
+    fail(arg, device_.str() + " like the tensors before it", t.device.str());
+  }
+  return *this;
+}
+
+Checks& Checks::unit_stride(const char* arg, const View& t) {
+  if (!t.defined() || t.dim == 0 || t.size(-1) <= 1 || t.stride(-1) == 1) return *this;
+  return fail(arg, "unit stride in the last dimension", "stride " + std::to_string(t.stride(-1)));
+}
+
+Checks& Checks::index(const char* arg, const View& t, std::initializer_list<int64_t> sizes) {
+  return shape(arg, t, sizes).dtype(arg, t, {DType::i32, DType::i64}).device(arg, t);
+}
+
+Checks& Checks::activation(const char* arg, const View& t, std::initializer_list<int64_t> sizes,
+                           std::initializer_list<DType> allowed) {
+  return shape(arg, t, sizes).dtype(arg, t, allowed).device(arg, t).no_grad(arg, t).unit_stride(arg, t);
+}
+
+Checks& Checks::that(bool ok, const char* arg, const std::string& expected, const std::string& got) {
+  return ok ? *this : fail(arg, expected, got);
+}
+
+void Checks::done() const {
+  if (!text_.empty()) throw std::runtime_error(std::string("gdn.") + op_ + ": " + text_);
+}
+
+}  // namespace gdn

@@ -1,0 +1,47 @@
+// Refusals: every unmet requirement of a call in one message, thrown before anything is launched or written.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+
+#include "view.h"
+
+namespace gdn {
+
+class Checks {
+ public:
+  explicit Checks(const char* op) : op_(op) {}
+
+  // `t` exists and has the rank and sizes of `sizes` (-1: any size).
+  Checks& shape(const char* arg, const View& t, std::initializer_list<int64_t> sizes);
+  // `t` does not ask for a gradient that no op here can give.
+  Checks& no_grad(const char* arg, const View& t);
+  Checks& dtype(const char* arg, const View& t, std::initializer_list<DType> allowed);
+  // Same device as the first tensor seen; refuses devices other than CPU and CUDA.
+  Checks& device(const char* arg, const View& t);
+  // The last dimension has unit stride (or one element).
+  Checks& unit_stride(const char* arg, const View& t);
+  // An index tensor: int32 or int64, of shape `sizes`, any stride.
+  Checks& index(const char* arg, const View& t, std::initializer_list<int64_t> sizes);
+  // An activation: shape, dtype, device, no gradient and unit last stride together.
+  Checks& activation(const char* arg, const View& t, std::initializer_list<int64_t> sizes,
+                     std::initializer_list<DType> allowed);
+  // Anything else: `expected` and `got` in words when `ok` is false.
+  Checks& that(bool ok, const char* arg, const std::string& expected, const std::string& got);
+  Checks& that(bool ok, const char* arg, const std::string& expected, int64_t got) {
+    return ok ? *this : that(false, arg, expected, std::to_string(got));
+  }
+
+  // Throws "gdn.<op>: <argument>: expected <...>, got <...>; ..." if anything was wrong.
+  void done() const;
+
+ private:
+  Checks& fail(const char* arg, const std::string& expected, const std::string& got);
+
+  const char* op_;
+  std::string text_;
+  Device device_;
+  bool has_device_ = false;
+};
+
+}  // namespace gdn

@@ -1,0 +1,63 @@
+// A tensor's metadata, read once through the C shim: what host functions and kernels work with.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+
+namespace gdn {
+
+using torch::stable::Tensor;
+using OptTensor = std::optional<Tensor>;
+
+enum class DType : int8_t { bf16, fp16, fp32, i32, i64, b8, other };
+
+const char* name(DType dtype);
+int64_t element_size(DType dtype);
+
+struct Device {
+  int32_t type = 0;  // aoti_torch_device_type_*
+  int32_t index = -1;
+  bool is_cpu() const { return type == aoti_torch_device_type_cpu(); }
+  bool operator==(const Device& other) const { return type == other.type && (is_cpu() || index == other.index); }
+  std::string str() const;
+};
+
+// Borrowed: valid while the tensor lives. An absent optional has defined() false and a null data pointer.
+struct View {
+  void* data = nullptr;
+  int64_t dim = 0;
+  const int64_t* sizes = nullptr;
+  const int64_t* strides = nullptr;
+  DType dtype = DType::other;
+  Device device;
+  AtenTensorHandle handle = nullptr;
+
+  View() = default;
+  explicit View(const Tensor& tensor);
+  explicit View(const OptTensor& tensor) : View() {
+    if (tensor.has_value()) *this = View(*tensor);
+  }
+
+  bool defined() const { return handle != nullptr; }
+  // Negative dimensions count from the end; 0 for a dimension the tensor does not have, so that sizes can be
+  // read before the rank is checked.
+  int64_t size(int64_t d) const { return in(d) ? sizes[d < 0 ? d + dim : d] : 0; }
+  int64_t stride(int64_t d) const { return in(d) ? strides[d < 0 ? d + dim : d] : 0; }
+  int64_t numel() const;
+  bool contiguous() const;
+  std::string shape() const;
+
+ private:
+  bool in(int64_t d) const { return d < dim && d >= -dim; }
+};
+
+// A new contiguous tensor on `device`, uninitialised.
+Tensor empty(std::initializer_list<int64_t> sizes, DType dtype, Device device);
+// A new contiguous tensor with the shape of `like`.
+Tensor empty_like(const View& like, DType dtype);
+
+}  // namespace gdn

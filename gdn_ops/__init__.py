@@ -1,0 +1,10 @@
+"""Gated DeltaNet kernels as ``torch.ops.gdn.*``, compiled ahead of time."""
+
+from gdn_ops import tracing
+from gdn_ops._library import build_info, warmup
+from gdn_ops.norm import l2norm
+
+tracing.register()
+
+__version__ = build_info()["version"]
+__all__ = ["build_info", "warmup", "l2norm"]

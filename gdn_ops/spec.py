@@ -1,0 +1,77 @@
+"""What a row of the table is made of: ``Op``, ``Kernel`` and ``Out``. Plain data, imports nothing heavy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+ARCHS = (80, 86, 89, 90, 100, 103, 120)
+# Shared memory one block may use, in bytes.
+SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 103: 227 << 10, 120: 99 << 10}
+
+HALF = ("bf16", "fp16")
+FLOAT = ("bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel source and the variants compiled from it.
+
+    ``name``: the kernel is ``<name>_kernel`` in ``source``, its CPU twin ``gdn::cpu::<name>``.
+    ``keys``: selection keys in order, each with its values: dtypes (``"bf16"``), sizes or flags.
+    ``where``: keeps a combination of keys or drops it.
+    ``tune``: (keys, arch) -> ``warps``, ``stages`` and every compile-time constant that is not a key.
+    ``tiles``: which of those constants the host function reads to size its grid.
+    ``hot``: registers must not spill.
+    """
+
+    name: str
+    source: str
+    keys: dict[str, tuple] = field(default_factory=dict)
+    where: Callable[[dict], bool] | None = None
+    tune: Callable[[dict, int], dict] = lambda v, arch: dict(warps=4, stages=1)
+    tiles: tuple[str, ...] = ()
+    hot: bool = False
+
+    def variants(self) -> list[dict]:
+        """Every combination of keys that is compiled."""
+        combos = (dict(zip(self.keys, values)) for values in itertools.product(*self.keys.values()))
+        return [v for v in combos if self.where is None or self.where(v)]
+
+    def label(self, variant: dict) -> str:
+        """``l2norm-T.bf16-BD.128``: the variant's name in the binary and in messages."""
+        return "-".join([self.name, *(f"{k}.{int(x) if isinstance(x, bool) else x}" for k, x in variant.items())])
+
+    @property
+    def is_triton(self) -> bool:
+        return self.source.endswith(".py")
+
+
+@dataclass(frozen=True)
+class Out:
+    """One output, as tracing needs it: ``like`` an argument, or ``shape`` in size letters and ``dtype``.
+
+    Letters are bound by ``Op.shapes``; ``N`` (sequences), ``NT`` (chunks) and ``S0 S1`` (the state's last two
+    sizes, in the order ``state_v_first`` asks for) are derived. ``dtype`` names an argument, or is ``"fp32"``.
+    ``when`` names the flag without which the output is empty (shape ``[0]``).
+    """
+
+    name: str
+    shape: str = ""
+    dtype: str = ""
+    like: str = ""
+    when: str = ""
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operator: ``torch.ops.gdn.<name>``, its host function ``csrc/<name>.cpp`` and its kernels."""
+
+    name: str
+    schema: str
+    shapes: dict[str, str]
+    outputs: tuple[Out, ...]
+    kernels: tuple[Kernel, ...] = ()
+    dtypes: str = "bf16 fp16"
+    replaces: str = ""

@@ -1,0 +1,67 @@
+"""Shapes and dtypes of every op for torch.compile, export and fake tensors, derived from the table's rows."""
+
+from __future__ import annotations
+
+import torch
+
+from gdn_ops.spec import Op, Out
+from gdn_ops.table import TABLE
+
+_DTYPES = {"fp32": torch.float32, "i32": torch.int32, "i64": torch.int64}
+
+
+def letters(op: Op, args: dict) -> dict:
+    """Sizes by letter, from the arguments' shapes as the row spells them, and the derived ones (see ``Out``)."""
+    found: dict = {}
+    for name, spelled in op.shapes.items():
+        names, tensor = spelled.split(), args.get(name)
+        if tensor is None or "..." in names:
+            continue
+        if tensor.dim() != len(names):
+            raise RuntimeError(f"gdn.{op.name}: {name}: expected {len(names)} dimensions [{spelled}], got {tuple(tensor.shape)}")
+        for letter, size in zip(names, tensor.shape):
+            found.setdefault(letter, size)
+    cu_seqlens = args.get("cu_seqlens")
+    if "B" in found:
+        found["N"] = found["B"] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    if "T" in found and "chunk_size" in args:
+        found["C"] = args["chunk_size"]
+        chunks = (found["T"] + found["C"] - 1) // found["C"]
+        found["NT"] = chunks if cu_seqlens is None else chunks + found["N"]
+    if "K" in found and "V" in found:
+        found["S0"], found["S1"] = ("V", "K") if args.get("state_v_first") else ("K", "V")
+        found["S0"], found["S1"] = found[found["S0"]], found[found["S1"]]
+    return found
+
+
+def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tensor:
+    dtype = _DTYPES.get(out.dtype) or (args[out.dtype].dtype if out.dtype else None)
+    if out.like:
+        return torch.empty(args[out.like].shape, dtype=dtype or args[out.like].dtype, device=like.device)
+    if out.when and not args[out.when]:
+        return torch.empty((0,), dtype=dtype, device=like.device)
+    return torch.empty([int(s) if s.isdigit() else sizes[s] for s in out.shape.split()], dtype=dtype, device=like.device)
+
+
+def _fake(op: Op):
+    schema = getattr(torch.ops.gdn, op.name).default._schema
+
+    def fake(*positional, **named):
+        args = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
+        args.update(zip((a.name for a in schema.arguments), positional))
+        args.update(named)
+        tensors = {n: t for n, t in args.items() if isinstance(t, torch.Tensor)}
+        if torch.is_grad_enabled() and (bad := [n for n, t in tensors.items() if t.requires_grad]):
+            raise RuntimeError(f"gdn.{op.name}: {', '.join(bad)}: expected no gradient (there is no backward), got requires_grad=True")
+        like = next(iter(tensors.values()))
+        sizes = letters(op, args)
+        results = tuple(_output(out, args, sizes, like) for out in op.outputs)
+        return results[0] if len(results) == 1 else results or None
+
+    return fake
+
+
+def register() -> None:
+    """Registers the fake implementation of every op."""
+    for op in TABLE:
+        torch.library.register_fake(f"gdn::{op.name}", _fake(op))
