@@ -1,0 +1,67 @@
+"""What the kernels share: index tensors, gates of either dtype, and the way from a program to its chunk.
+
+Index tensors (cu_seqlens, slots) are int32 or int64 with any stride. A kernel sees them as 32-bit words: element i is
+at word ``i * stride`` and is ``words`` (1 or 2) words long; ``words == 0`` says that the tensor was not given.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_index(p, i, stride, words):
+    """Element i of an index tensor, as int64."""
+    at = p + i * stride
+    low = tl.load(at).to(tl.int64)
+    high = tl.load(at + words - 1).to(tl.int64)
+    return tl.where(words == 2, (high << 32) | (low & 0xFFFFFFFF), low)
+
+
+@triton.jit
+def load_gate(p, offset, mask, is_fp32, T: tl.constexpr):
+    """Gate values as float32 from ``p`` (*fp32) or, where ``is_fp32`` is 0, from the same address as dtype ``T``."""
+    wide = tl.load(p + offset, mask=mask & (is_fp32 != 0), other=0.0)
+    narrow = tl.load(p.to(tl.pointer_type(T)) + offset, mask=mask & (is_fp32 == 0), other=0.0)
+    return wide + narrow.to(tl.float32)
+
+
+@triton.jit
+def load_bound(cu_seqlens, i, stride, words, T):
+    """Entry i of cu_seqlens, clamped to [0, T]."""
+    return tl.minimum(tl.maximum(load_index(cu_seqlens, i, stride, words), 0), T)
+
+
+@triton.jit
+def find_chunk(i_c, cu_seqlens, cu_stride, cu_words, N, T, BT: tl.constexpr):
+    """Chunk slot i_c -> (i_n, i_b, bos, eos, i_t): sequence, batch row, the sequence's tokens [bos, eos) in that row, and
+    the chunk's first token.
+
+    Dense (cu_words == 0): N rows of ceil(T / BT) chunks. Varlen: floor(T / BT) + N + 2 slots, found without reading
+    lengths on the host: with segments -1 (tokens before the first sequence), 0 .. N-1 and N (tokens after the last),
+    segment s starts at slot floor(start_s / BT) + s + 1, which leaves room for its ceil(len / BT) chunks. A slot with
+    i_t >= eos has no chunk; a segment outside 0 .. N-1 holds tokens that belong to no sequence.
+    """
+    i_c = i_c.to(tl.int64)
+    if cu_words == 0:
+        NT = (T + BT - 1) // BT
+        i_n = i_c // NT
+        i_b = i_n
+        bos = i_c * 0
+        eos = bos + T
+        i_t = (i_c - i_n * NT) * BT
+    else:
+        low = i_c * 0 - 1
+        high = i_c * 0 + N
+        while low < high:
+            middle = (low + high + 1) // 2
+            start = load_bound(cu_seqlens, middle, cu_stride, cu_words, T) // BT + middle + 1
+            low = tl.where(start <= i_c, middle, low)
+            high = tl.where(start <= i_c, high, middle - 1)
+        i_n = low
+        i_b = i_c * 0
+        bos = load_bound(cu_seqlens, tl.maximum(low, 0), cu_stride, cu_words, T)
+        eos = load_bound(cu_seqlens, tl.minimum(low + 1, N), cu_stride, cu_words, T)
+        bos = tl.where(low < 0, 0, bos)
+        eos = tl.where(low >= N, T, eos)
+        i_t = bos + (i_c - tl.where(low < 0, 0, bos // BT + low + 1)) * BT
+    return i_n, i_b, bos, eos, i_t
