@@ -65,3 +65,44 @@ def find_chunk(i_c, cu_seqlens, cu_stride, cu_words, N, T, BT: tl.constexpr):
         eos = tl.where(low >= N, T, eos)
         i_t = bos + (i_c - tl.where(low < 0, 0, bos // BT + low + 1)) * BT
     return i_n, i_b, bos, eos, i_t
+
+
+@triton.jit
+def chunk_offset(i_n, cu_seqlens, cu_stride, cu_words, T, BT: tl.constexpr):
+    """Chunks of all sequences before i_n (dense: rows of ceil(T / BT)): the row of its first chunk in a compact list."""
+    if cu_words == 0:
+        count = i_n.to(tl.int64) * ((T + BT - 1) // BT)
+    else:
+        count = i_n.to(tl.int64) * 0
+        for i in range(0, i_n, 128):
+            o_n = i + tl.arange(0, 128)
+            o_in = tl.minimum(o_n, i_n - 1)
+            start = load_bound(cu_seqlens, o_in, cu_stride, cu_words, T)
+            length = tl.maximum(load_bound(cu_seqlens, o_in + 1, cu_stride, cu_words, T) - start, 0)
+            count += tl.sum(tl.where(o_n < i_n, (length + BT - 1) // BT, 0))
+    return count
+
+
+@triton.jit
+def round_to(x, dtype: tl.constexpr):
+    """x (float32) as ``dtype``; float16 saturates at its largest finite value instead of becoming infinite."""
+    if dtype == tl.float16:
+        x = tl.where(x > 65504.0, 65504.0, tl.where(x < -65504.0, -65504.0, x))
+    return x.to(dtype)
+
+
+@triton.jit
+def load_state(p, offset, mask, kind):
+    """State values as float32 from ``p`` (*fp32): kind 0 zeros without a read, 1 fp32, 2 bf16, 3 fp16."""
+    x = tl.load(p + offset, mask=mask & (kind == 1), other=0.0)
+    x += tl.load(p.to(tl.pointer_type(tl.bfloat16)) + offset, mask=mask & (kind == 2), other=0.0).to(tl.float32)
+    x += tl.load(p.to(tl.pointer_type(tl.float16)) + offset, mask=mask & (kind == 3), other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def zero_range(p, begin, end, i, n, BLOCK: tl.constexpr):
+    """Zeros elements [begin, end) of ``p``: the share of program i of n."""
+    for at in range(begin + i.to(tl.int64) * BLOCK, end, n * BLOCK):
+        o = at + tl.arange(0, BLOCK)
+        tl.store(p + o, tl.zeros([BLOCK], p.dtype.element_ty), mask=o < end)

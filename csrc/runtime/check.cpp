@@ -85,6 +85,28 @@ Checks& Checks::activation(const char* arg, const View& t, std::initializer_list
   return shape(arg, t, sizes).dtype(arg, t, allowed).device(arg, t).no_grad(arg, t).unit_stride(arg, t);
 }
 
+Checks& Checks::gate(const char* arg, const View& t, std::initializer_list<int64_t> sizes, DType activation) {
+  if (!t.defined()) return *this;
+  shape(arg, t, sizes).device(arg, t).no_grad(arg, t);
+  return activation == DType::fp32 ? dtype(arg, t, {DType::fp32}) : dtype(arg, t, {DType::fp32, activation});
+}
+
+Checks& Checks::gate_base(std::optional<double> base) {
+  if (!base.has_value() || *base == 2) return *this;
+  return fail("gate_base", "None (natural logarithms) or 2", std::to_string(*base));
+}
+
+Checks& Checks::state(const char* arg, const View& t, std::initializer_list<int64_t> sizes) {
+  return t.defined() ? activation(arg, t, sizes, {DType::fp32, DType::bf16, DType::fp16}) : *this;
+}
+
+Checks& Checks::cu_seqlens(const View& t, int64_t B) {
+  if (!t.defined()) return *this;
+  index("cu_seqlens", t, {-1});
+  that(t.dim != 1 || t.sizes[0] >= 1, "cu_seqlens", "N + 1 entries", t.shape());
+  return that(B == 1, "cu_seqlens", "B = 1 (packed tokens) with it", "B = " + std::to_string(B));
+}
+
 Checks& Checks::that(bool ok, const char* arg, const std::string& expected, const std::string& got) {
   return ok ? *this : fail(arg, expected, got);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "view.h"
@@ -26,6 +27,14 @@ class Checks {
   // An activation: shape, dtype, device, no gradient and unit last stride together.
   Checks& activation(const char* arg, const View& t, std::initializer_list<int64_t> sizes,
                      std::initializer_list<DType> allowed);
+  // An optional gate: [B, T, HV], fp32 or the activation dtype, any strides.
+  Checks& gate(const char* arg, const View& t, std::initializer_list<int64_t> sizes, DType activation);
+  // Base of the logarithm that gates are given in: none (natural) or 2.
+  Checks& gate_base(std::optional<double> base);
+  // An optional state [N, HV, S0, S1]: fp32, bf16 or fp16, unit last stride.
+  Checks& state(const char* arg, const View& t, std::initializer_list<int64_t> sizes);
+  // Optional offsets of packed sequences: one-dimensional, N + 1 entries, and then B == 1.
+  Checks& cu_seqlens(const View& t, int64_t B);
   // Anything else: `expected` and `got` in words when `ok` is false.
   Checks& that(bool ok, const char* arg, const std::string& expected, const std::string& got);
   Checks& that(bool ok, const char* arg, const std::string& expected, int64_t got) {
