@@ -1,0 +1,228 @@
+"""A few valid calls of every op, for tests that run through all of them: ``SAMPLES[op]`` is a list of builders, each
+``builder(device) -> arguments by name``. The first is what a model would call with; the others differ in layout,
+packing, dtype or optional arguments. Small, seeded, and new tensors on every call.
+"""
+
+import torch
+import torch.nn.functional as F
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+H, HV, D = 2, 4, 128
+LENS = (65, 0, 1, 64, 30)  # packed: 160 tokens, and 3 more that belong to no sequence
+
+
+class Draw:
+    """Random tensors from one seed, made on the CPU so that every device gets the same."""
+
+    def __init__(self, device, seed=0):
+        self.device, self.generator = device, torch.Generator().manual_seed(seed)
+
+    def normal(self, *shape, dtype=FP32, scale=1.0):
+        return (torch.randn(*shape, generator=self.generator) * scale).to(dtype).to(self.device)
+
+    def ints(self, values, dtype=torch.int64):
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+    def offsets(self, dtype=torch.int64):
+        return self.ints([0, *torch.tensor(LENS).cumsum(0).tolist()], dtype)
+
+
+def tokens(device, packed=False, dtype=BF16, K=D, V=D, T=130):
+    """q, k (normalised), v, gates g (log) and beta, cu_seqlens; N sequences."""
+    r = Draw(device)
+    B, T = (1, sum(LENS) + 3) if packed else (2, T)
+    x = {n: F.normalize(r.normal(B, T, H, K), dim=-1).to(dtype) for n in "qk"}
+    x |= dict(v=r.normal(B, T, HV, V, dtype=dtype), g=-0.1 * r.normal(B, T, HV).abs(), beta=r.normal(B, T, HV).sigmoid())
+    x |= dict(cu_seqlens=r.offsets() if packed else None)
+    return x, r, len(LENS) if packed else B
+
+
+def pick(x, *names, **more):
+    return {n: x[n] for n in names} | more
+
+
+# ---- chunk steps -----------------------------------------------------------------------------------------------
+
+
+def strictly_lower(r, x, C, dtype=FP32):
+    """[B, T, HV, C]: in each chunk of each sequence a small strictly lower triangular matrix."""
+    B, T = x["v"].shape[:2]
+    A = r.normal(B, T, HV, C, scale=0.1)
+    bounds = x["cu_seqlens"].tolist() if x["cu_seqlens"] is not None else [0, T]
+    row = torch.full((T,), 0, device=A.device)
+    for first, last in zip(bounds, bounds[1:]):
+        row[first:last] = torch.arange(last - first, device=A.device) % C
+    return (A * (torch.arange(C, device=A.device) < row[:, None])[None, :, None]).to(dtype)
+
+
+def cumsum(packed=False, vector=False, reverse=False):
+    def build(device):
+        x, r, _ = tokens(device, packed)
+        g = r.normal(*x["g"].shape, 48) if vector else x["g"]
+        return dict(g=g, chunk_size=64, reverse=reverse, cu_seqlens=x["cu_seqlens"])
+
+    return build
+
+
+def kkt(packed=False, dtype=BF16, K=D):
+    def build(device):
+        x, _, _ = tokens(device, packed, dtype, K)
+        return pick(x, "k", "beta", "cu_seqlens", g=x["g"] * 3)
+
+    return build
+
+
+def solve(packed=False, C=64):
+    def build(device):
+        x, r, _ = tokens(device, packed)
+        return dict(A=strictly_lower(r, x, C), cu_seqlens=x["cu_seqlens"])
+
+    return build
+
+
+def wu(packed=False, dtype=BF16, K=D, V=D):
+    def build(device):
+        x, r, _ = tokens(device, packed, dtype, K, V)
+        return pick(x, "k", "v", "beta", "g", "cu_seqlens", A=strictly_lower(r, x, 64, dtype))
+
+    return build
+
+
+def fwd_h(packed=False, v_first=False, dtype=BF16, K=D, V=D, state=True):
+    def build(device):
+        x, r, N = tokens(device, packed, dtype, K, V)
+        B, T = x["v"].shape[:2]
+        h0 = r.normal(N, HV, *((V, K) if v_first else (K, V)), scale=0.1) if state else None
+        w = r.normal(B, T, HV, K, dtype=dtype, scale=0.1)
+        return pick(x, "k", "g", "cu_seqlens", w=w, u=x["v"], initial_state=h0, output_final_state=True, state_v_first=v_first)
+
+    return build
+
+
+def fwd_o(packed=False, v_first=False, dtype=BF16, K=D, V=D):
+    def build(device):
+        x, r, N = tokens(device, packed, dtype, K, V)
+        B, T = x["v"].shape[:2]
+        rows = -(-T // 64) + (N if packed else 0)
+        h = r.normal(B, rows, HV, *((V, K) if v_first else (K, V)), dtype=dtype, scale=0.1)
+        return pick(x, "q", "k", "v", "g", "cu_seqlens", h=h, state_v_first=v_first)
+
+    return build
+
+
+def index(**more):
+    def build(device):
+        r = Draw(device)
+        return dict(cu_seqlens=r.offsets(more.get("dtype", torch.int64))) | {k: v for k, v in more.items() if k != "dtype"}
+
+    return build
+
+
+# ---- model-level ops -------------------------------------------------------------------------------------------
+
+
+def rule(packed=False, v_first=False, dtype=BF16, K=D, V=D, state=True, **more):
+    def build(device):
+        x, r, N = tokens(device, packed, dtype, K, V)
+        h0 = r.normal(N, HV, *((V, K) if v_first else (K, V)), scale=0.1) if state else None
+        return x | dict(initial_state=h0, output_final_state=True, state_v_first=v_first, use_qk_l2norm_in_kernel=True) | more
+
+    return build
+
+
+def update(v_first=False, raw=True, state=FP32, index=torch.int32, rows=3, T=1, two_d=False, dtype=BF16, K=D, V=D):
+    """Row 1 is padding (slot -1); slots of the pool are separated by a gap."""
+
+    def build(device):
+        r = Draw(device)
+        x = dict(q=r.normal(rows, T, H, K, dtype=dtype), k=r.normal(rows, T, H, K, dtype=dtype), v=r.normal(rows, T, HV, V, dtype=dtype))
+        if raw:
+            x |= dict(A_log=r.normal(HV), a=r.normal(rows, T, HV, dtype=dtype), dt_bias=r.normal(HV), b=r.normal(rows, T, HV, dtype=dtype))
+        else:
+            x |= dict(g=-0.1 * r.normal(rows, T, HV).abs(), beta=r.normal(rows, T, HV).sigmoid())
+        slots = 3 + rows * (T if two_d else 1)
+        x["ssm_pool"] = r.normal(slots, 2, HV, *((V, K) if v_first else (K, V)), scale=0.1).to(state)[:, 1]
+        if two_d:
+            x |= dict(ssm_indices=r.ints([[1 + n * T + t for t in range(T)] for n in range(rows)], index))
+            x |= dict(num_accepted_tokens=r.ints([1 + n % T for n in range(rows)], torch.int32))
+        else:
+            x |= dict(ssm_indices=r.ints([-1 if n == 1 else slots - 1 - n for n in range(rows)], index))
+        missing = ("g", "beta") if raw else ("A_log", "a", "dt_bias", "b")
+        return x | dict.fromkeys(missing) | dict(use_qk_l2norm_in_kernel=True, state_v_first=v_first)
+
+    return build
+
+
+def conv_fn(W=4, channels_first=False, pool=True, dtype=BF16, C=192, bias=True, activation=1):
+    def build(device):
+        r, N, T = Draw(device), len(LENS), sum(LENS) + 3
+        x = r.normal(C, T, dtype=dtype) if channels_first else r.normal(T, C, dtype=dtype)
+        args = dict(x=x, weight=r.normal(C, W, dtype=dtype, scale=0.5), bias=r.normal(C, dtype=dtype) if bias else None)
+        args |= dict(query_start_loc=r.offsets(torch.int32), activation=activation, channels_first=channels_first)
+        if pool:
+            args |= dict(conv_states=r.normal(N + 2, C, W - 1, dtype=dtype), cache_indices=r.ints([3, 1, -1, 5, 0], torch.int32))
+            args |= dict(has_initial_state=r.ints([1, 0, 1, 0, 1], torch.bool))
+        return args
+
+    return build
+
+
+def conv_update(W=4, indexed=True, dtype=BF16, C=192, L=None):
+    def build(device):
+        r, B = Draw(device), 3
+        L_ = L or (W - 1 if indexed else W)
+        args = dict(x=r.normal(B, C, dtype=dtype), conv_state=r.normal(B + 2 if indexed else B, C, L_, dtype=dtype))
+        args |= dict(weight=r.normal(C, W, dtype=dtype, scale=0.5), bias=None, activation=1)
+        return args | (dict(conv_state_indices=r.ints([4, -1, 1], torch.int32)) if indexed else {})
+
+    return build
+
+
+def gating(dtype=BF16):
+    def build(device):
+        r = Draw(device)
+        return dict(A_log=r.normal(HV), a=r.normal(70, HV, dtype=dtype), b=r.normal(70, HV, dtype=dtype), dt_bias=r.normal(HV))
+
+    return build
+
+
+def norm(dtype=BF16, width=D, gated=True):
+    def build(device):
+        r = Draw(device)
+        return dict(x=r.normal(9, HV, width, dtype=dtype), weight=r.normal(width, dtype=dtype)) | (
+            dict(z=r.normal(9, HV, width, dtype=dtype)) if gated else {}
+        )
+
+    return build
+
+
+def l2(*shape, dtype=BF16):
+    return lambda device: dict(x=Draw(device).normal(*shape, dtype=dtype))
+
+
+ODD = dict(K=48, V=100)  # no power of two: the masked variants
+RULES = [rule(), rule(packed=True, v_first=True), rule(packed=True, state=False, beta=None), rule(dtype=FP16, **ODD), rule(v_first=True)]
+
+SAMPLES = {
+    "l2norm": [l2(2, 33, H, D), l2(5, 100, dtype=FP32), l2(3, 2048, dtype=FP16)],
+    "chunk_local_cumsum": [cumsum(), cumsum(packed=True), cumsum(packed=True, reverse=True), cumsum(vector=True)],
+    "chunk_scaled_dot_kkt": [kkt(), kkt(packed=True), kkt(dtype=FP16, K=48)],
+    "solve_tril": [solve(), solve(packed=True), solve(C=16), solve(C=32)],
+    "chunk_kkt_solve": [kkt(), kkt(packed=True), kkt(dtype=FP16, K=48)],
+    "recompute_w_u": [wu(), wu(packed=True), wu(dtype=FP16, **ODD)],
+    "chunk_fwd_h": [fwd_h(), fwd_h(packed=True, v_first=True), fwd_h(packed=True, state=False), fwd_h(dtype=FP16, **ODD)],
+    "chunk_fwd_o": [fwd_o(), fwd_o(packed=True, v_first=True), fwd_o(packed=True), fwd_o(dtype=FP16, **ODD)],
+    "prepare_lens": [index(), index(dtype=torch.int32)],
+    "prepare_chunk_indices": [index(chunk_size=64, total_tokens=163), index(chunk_size=64, total_tokens=163, dtype=torch.int32)],
+    "prepare_chunk_offsets": [index(chunk_size=64), index(chunk_size=64, dtype=torch.int32)],
+    "chunk_gated_delta_rule": RULES,
+    "fused_recurrent_gated_delta_rule": [*RULES, rule(dtype=FP32)],
+    "fused_recurrent_gated_delta_rule_update": [
+        update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, two_d=True, v_first=True),
+        update(dtype=FP16, **ODD),
+    ],
+    "causal_conv1d_fn": [conv_fn(), conv_fn(channels_first=True), conv_fn(W=3, pool=False, dtype=FP16, C=66), conv_fn(W=2, dtype=FP32, activation=0)],
+    "causal_conv1d_update": [conv_update(), conv_update(indexed=False), conv_update(W=3, dtype=FP16, C=66), conv_update(L=5)],
+    "fused_gdn_gating": [gating(), gating(FP32)],
+    "gated_rmsnorm": [norm(), norm(gated=False), norm(dtype=FP32, width=96)],
+}  # fmt: skip
