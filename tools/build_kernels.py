@@ -84,14 +84,14 @@ def graph(build: Path, chosen: list[int]) -> str:
         f"-Werror=missing-field-initializers -Werror=narrowing -DTORCH_TARGET_VERSION={TORCH_TARGET_VERSION} "
         f"-I{ROOT}/csrc -I{build} -isystem {include}/include -isystem {nvidia_package('cuda_runtime/include')}"
     )
-    libs = f"-L{include}/lib -ltorch_cpu -lc10 -ldl"
+    libs = f"-lstdc++ -lm -L{include}/lib -ltorch_cpu -lc10 -ldl"  # libtorch also exports parts of libstdc++, unversioned
     lines = [
         "ninja_required_version = 1.10",
         f"rule cubin\n command = TRITON_DISABLE_LINE_INFO=1 TRITON_CACHE_DIR={build}/triton {sys.executable} {ROOT}/tools/cubin.py $kernel $arch $out\n description = $kernel sm_$arch",
         f"rule registry\n command = {sys.executable} {ROOT}/tools/build_kernels.py --build-dir {build} --registry\n restat = 1\n description = registry",
         f"rule cxx\n command = c++ {flags} -MD -MF $out.d -c $in -o $out\n depfile = $out.d\n deps = gcc\n description = $in",
         "rule as\n command = c++ -c $in -o $out\n description = $in",
-        f"rule link\n command = c++ -shared -Wl,--as-needed -Wl,-Bsymbolic -Wl,--no-undefined -s -o $out $in {libs}\n description = $out",
+        f"rule link\n command = c++ -shared -Wl,--as-needed -Wl,-Bsymbolic -Wl,--no-undefined -Wl,--version-script={build}/gen/exports.map -s -o $out $in {libs}\n description = $out",
     ]
     packs, objects = [], []
     shared = [*ROOT.glob("triton_src/common*.py"), ROOT / "tools/cubin.py", ROOT / "tools/codegen.py", ROOT / "gdn_ops/spec.py"]
@@ -113,7 +113,7 @@ def graph(build: Path, chosen: list[int]) -> str:
         name = source.relative_to(ROOT).as_posix() if source.is_relative_to(ROOT / "csrc") else source.name
         objects.append(f"{build}/obj/{name.replace('/', '_')}.o")
         lines.append(f"build {objects[-1]}: cxx {source}")
-    lines.append(f"build {ROOT}/gdn_ops/lib/libgdn_ops.so: link {' '.join(objects)} {build}/obj/images.o")
+    lines.append(f"build {ROOT}/gdn_ops/lib/libgdn_ops.so: link {' '.join(objects)} {build}/obj/images.o | {gen}/exports.map")
     return "\n".join(lines) + "\n"
 
 
@@ -142,6 +142,7 @@ def main() -> None:
 
     write(build / "gen/ops.h", codegen.ops_header(TABLE))
     write(build / "gen/ops.cpp", codegen.ops_source(TABLE))
+    write(build / "gen/exports.map", "{ global: gdn_*; local: *; };\n")
     write(build / "gen/kernels.h", codegen.kernels_header(list(KERNELS.values())))
     for kernel in KERNELS.values():
         write(build / f"spec/{kernel.name}.json", spec_text(kernel))

@@ -38,7 +38,7 @@ Tensor empty_contiguous(const int64_t* sizes, int64_t dim, DType dtype, Device d
     step *= sizes[d] > 1 ? sizes[d] : 1;
   }
   AtenTensorHandle handle = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(
+  TORCH_ERROR_CODE_CHECK(
       aoti_torch_empty_strided(dim, sizes, strides, to_torch(dtype), device.type, device.index, &handle));
   return Tensor(handle);
 }
@@ -64,13 +64,13 @@ std::string Device::str() const {
 View::View(const Tensor& tensor) : handle(tensor.get()) {
   int64_t *p_sizes = nullptr, *p_strides = nullptr;
   int32_t torch_dtype = 0;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &data));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &p_sizes));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &p_strides));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &torch_dtype));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &device.type));
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device.index));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &data));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &p_sizes));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &p_strides));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &torch_dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &device.type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device.index));
   sizes = p_sizes;
   strides = p_strides;
   dtype = from_torch(torch_dtype);

@@ -1,0 +1,1 @@
+"""gdn_ops under the function names of other projects."""
