@@ -90,7 +90,8 @@ def _cold(rows: list[dict]) -> list[list[str]]:
 def _tables(head: dict, rows: list[dict]) -> dict[str, list[list[str]]]:
     found: dict = {}
     for r in rows:
-        found.setdefault(r["group"], []).append(r)
+        if "skipped" not in r:
+            found.setdefault(r["group"], []).append(r)
     makers = {"host": lambda rs: _host(rs, head.get("mul_host")), "cold": _cold}
     return {group: makers.get(group, _timed)(rs) for group, rs in found.items()}
 

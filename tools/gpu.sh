@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Checks and measures the wheel in dist/ on a machine with a GPU. From the root of the source tree:
+#
+#     tools/gpu.sh [tests] [sanitize] [bench[:group,group]]      (all three by default)
+#
+# Installs the wheel into ~/site and, if there is a folder .whl, peers into /tmp/site; nothing is imported from the
+# source tree. Logs and results go to $OUT (build/gpu by default). Every step runs whatever the others did; the exit
+# status is that of the worst.
+set -u
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+OUT=${OUT:-$ROOT/build/gpu}
+SITE=$HOME/site
+export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+[ $# -eq 0 ] && set -- tests sanitize bench
+mkdir -p "$OUT"
+summary=() worst=0
+
+# step NAME SECONDS COMMAND...: logs to $OUT/NAME.log (what comes before the tests to setup.log), adds to the summary
+step() {
+  local name=$1 limit=$2 start=$SECONDS status log=$OUT/$1.log
+  case $name in install | peers | wheel) log=$OUT/setup.log ;; esac
+  shift 2
+  [ "$log" = "$OUT/setup.log" ] || : >"$log"
+  (cd /tmp && timeout --kill-after=10 "$limit" "$@") >>"$log" 2>&1
+  status=$?
+  [ $status -eq 0 ] || worst=1
+  summary+=("$name: $([ $status -eq 0 ] && echo ok || echo "FAILED ($status)"), $((SECONDS - start)) s")
+  return $status
+}
+
+tail_of() { # NAME LINES
+  echo "---- $1 (last $2 lines of $1.log)"
+  tail -n "$2" "$OUT/$1.log"
+}
+
+rm -rf "$SITE" "$OUT/setup.log"
+step install 120 python3 -m pip install -q --no-index --no-deps --no-compile --target "$SITE" "$ROOT"/dist/*.whl || tail_of setup 20
+export PYTHONPATH=$SITE
+if compgen -G "$ROOT/.whl/*.whl" >/dev/null; then
+  step peers 120 python3 -m pip install -q --no-index --no-deps --no-compile --target /tmp/site "$ROOT"/.whl/*.whl || tail_of setup 20
+  export PYTHONPATH=$SITE:/tmp/site
+fi
+
+cat >/tmp/gdn_where.py <<'PY'
+import sys, torch, gdn_ops
+info = gdn_ops.build_info()
+print("gdn_ops", info["version"], info["archs"], gdn_ops.__file__)
+print("torch", torch.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
+sys.exit(gdn_ops.__file__.startswith(sys.argv[1]))
+PY
+step wheel 60 python3 /tmp/gdn_where.py "$ROOT/"
+tail_of setup 3
+
+for word in "$@"; do
+  case $word in
+    tests | tests:*)
+      workers=()
+      python3 -c "import xdist" 2>/dev/null && workers=(-n 8 --dist loadgroup)
+      pattern=${word#tests}
+      step tests 420 python3 -m pytest -m gpu -q -p no:cacheprovider --durations=8 "${workers[@]}" \
+        ${pattern:+-k "${pattern#:}"} "$ROOT/tests"
+      tail_of tests 45
+      ;;
+    sanitize)
+      if command -v compute-sanitizer >/dev/null; then
+        for tool in memcheck racecheck; do
+          PYTORCH_NO_CUDA_MEMORY_CACHING=1 step "$tool" 240 \
+            compute-sanitizer --tool $tool --error-exitcode 7 --print-limit 20 python3 "$ROOT/tools/sanitize.py" || true
+          tail_of "$tool" 8
+        done
+      else
+        summary+=("sanitize: skipped, no compute-sanitizer here")
+      fi
+      ;;
+    bench | bench:*)
+      groups=${word#bench}
+      step bench 420 python3 "$ROOT/tools/bench/run.py" ${groups#:} --out "$OUT"
+      grep FAILED "$OUT/bench.log" | cut -c1-300
+      sed -n '/^== /,$p' "$OUT/bench.log"
+      ;;
+    *)
+      summary+=("$word: unknown step")
+      worst=1
+      ;;
+  esac
+done
+
+echo "==== summary"
+printf '%s\n' "${summary[@]}"
+exit $worst
