@@ -2,9 +2,10 @@
 
 from gdn_ops import tracing
 from gdn_ops._library import build_info, warmup
+from gdn_ops.chunk import recompute_w_u
 from gdn_ops.norm import l2norm
 
 tracing.register()
 
 __version__ = build_info()["version"]
-__all__ = ["build_info", "warmup", "l2norm"]
+__all__ = ["build_info", "warmup", "l2norm", "recompute_w_u"]

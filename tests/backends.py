@@ -33,9 +33,11 @@ def _codegen():
 @functools.cache
 def _mend_interpreter():
     """Triton 3.6's interpreter truncates float32 to bfloat16 and multiplies bfloat16 bit patterns in ``dot``; GPUs round
-    to nearest even and multiply values."""
+    to nearest even and multiply values. Its bounds of ``range`` are arrays of one element, which numpy >= 2.4 refuses as
+    integers."""
     import numpy as np
     import triton.language as tl
+    from triton.runtime import interpreter
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
     def to_bf16(x):
@@ -56,7 +58,12 @@ def _mend_interpreter():
         a, b = (to_fp32(x.data) if x.dtype.scalar == tl.bfloat16 else x.data.astype(np.float32) for x in (a, b))
         return TensorHandle(np.matmul(a, b) + d.data, d.dtype.scalar)
 
+    def patch_tensor(tensor, scope, original=interpreter._patch_lang_tensor):
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
     InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = cast_impl, create_dot
+    interpreter._patch_lang_tensor = patch_tensor
 
 
 def _interpreted(kernel):

@@ -25,6 +25,12 @@ void with_float(DType dtype, F&& f) {
   }
 }
 
+// The same for kernels that take no fp32.
+template <class F>
+void with_half(DType dtype, F&& f) {
+  return dtype == DType::bf16 ? f(static_cast<bf16*>(nullptr)) : f(static_cast<fp16*>(nullptr));
+}
+
 // Element i of an index tensor, int32 or int64.
 inline int64_t load_index(const void* p, int64_t i, bool is_i64) {
   return is_i64 ? static_cast<const int64_t*>(p)[i] : static_cast<const int32_t*>(p)[i];

@@ -107,6 +107,14 @@ Checks& Checks::cu_seqlens(const View& t, int64_t B) {
   return that(B == 1, "cu_seqlens", "B = 1 (packed tokens) with it", "B = " + std::to_string(B));
 }
 
+Checks& Checks::heads(int64_t H, int64_t HV) {
+  return that(H >= 1 && HV >= 1 && HV % H == 0, "HV", "a multiple of H = " + std::to_string(H) + " heads", HV);
+}
+
+Checks& Checks::head_size(const char* letter, int64_t size) {
+  return that(size >= 1 && size <= 256, letter, "a head size of 1 to 256", size);
+}
+
 Checks& Checks::that(bool ok, const char* arg, const std::string& expected, const std::string& got) {
   return ok ? *this : fail(arg, expected, got);
 }

@@ -35,6 +35,10 @@ class Checks {
   Checks& state(const char* arg, const View& t, std::initializer_list<int64_t> sizes);
   // Optional offsets of packed sequences: one-dimensional, N + 1 entries, and then B == 1.
   Checks& cu_seqlens(const View& t, int64_t B);
+  // HV value heads share H key heads evenly.
+  Checks& heads(int64_t H, int64_t HV);
+  // K or V: 1 to 256.
+  Checks& head_size(const char* letter, int64_t size);
   // Anything else: `expected` and `got` in words when `ok` is false.
   Checks& that(bool ok, const char* arg, const std::string& expected, const std::string& got);
   Checks& that(bool ok, const char* arg, const std::string& expected, int64_t got) {
