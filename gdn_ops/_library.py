@@ -20,7 +20,7 @@ def _load() -> ctypes.CDLL:
     for name in ("gdn_build_info", "gdn_warmup", "gdn_arch", "gdn_find_variant"):
         getattr(lib, name).restype = ctypes.c_char_p
     lib.gdn_find_variant.argtypes = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
-    lib.gdn_set_launch_hook.restype = None
+    lib.gdn_set_launch_hook.restype = lib.gdn_pretend_capability.restype = None
     return lib
 
 

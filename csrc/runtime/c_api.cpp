@@ -57,3 +57,5 @@ const char* gdn_find_variant(const char* kernel, const int* keys) {
 }
 
 void gdn_set_launch_hook(int (*hook)(const char*, const char*, int, long, const void*)) { launch_hook.store(hook); }
+
+void gdn_pretend_capability(int capability) { pretended_capability.store(capability); }

@@ -21,3 +21,6 @@ GDN_EXPORT const char* gdn_find_variant(const char* kernel, const int* keys);
 
 // For tests: sends CPU launches to a function (see LaunchHook in kernel.h), or back to the CPU twins with null.
 GDN_EXPORT void gdn_set_launch_hook(int (*hook)(const char*, const char*, int, long, const void*));
+
+// For tests: the compute capability (75 for sm_75) that GPUs not used yet are taken to have, or the real one with 0.
+GDN_EXPORT void gdn_pretend_capability(int capability);

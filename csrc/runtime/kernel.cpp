@@ -45,6 +45,7 @@ class RelaxedCapture {
 }  // namespace
 
 std::atomic<LaunchHook> launch_hook{nullptr};
+std::atomic<int> pretended_capability{0};
 
 int find_variant(const char* op, const KernelInfo& kernel, const int* keys) {
   for (int v = 0; v < kernel.n_variants; ++v)
@@ -60,7 +61,8 @@ int find_arch(const char* op, int device) {
   static std::array<std::atomic<int>, kDevices> cache{};  // index + 1
   if (device >= 0 && device < kDevices)
     if (const int cached = cache[device].load(std::memory_order_relaxed)) return cached - 1;
-  const int capability = device_info(device).capability;
+  const int pretended = pretended_capability.load(std::memory_order_relaxed);
+  const int capability = pretended != 0 ? pretended : device_info(device).capability;
   const int arch = arch_for(capability);
   if (arch < 0) refuse(op, "this GPU is sm_" + std::to_string(capability) + "; built: " + built_archs());
   cache[device].store(arch + 1, std::memory_order_relaxed);

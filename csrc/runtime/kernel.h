@@ -56,6 +56,9 @@ constexpr int kDevices = 64;
 
 // Index of the variant compiled for `keys`; throws, listing what was built, when there is none.
 int find_variant(const char* op, const KernelInfo& kernel, const int* keys);
+// For tests: unless 0, the compute capability that GPUs not used yet are taken to have.
+extern std::atomic<int> pretended_capability;
+
 // Index into Registry::archs of what runs on a GPU; throws, listing what was built, when nothing does.
 int find_arch(const char* op, int device);
 // Loads a variant on a device if it is not there yet.

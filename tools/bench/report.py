@@ -102,14 +102,9 @@ def tables(head: dict, rows: list[dict]) -> str:
         widths = [max(len(r[i]) for r in table if i < len(r) and (len(r) > 2 or i == 0)) for i in range(len(table[0]))]
         lines += ["", f"== {group}"]
         lines += ["  ".join(c.ljust(widths[i]) if i < len(widths) else c for i, c in enumerate(r)).rstrip() for r in table]
-    failed = [r for r in rows if "failed" in r]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"{len(rows)} rows, {len(failed)} failed" + "".join(f"\n  {r['group']} {r['name']}: {r['failed'][:200]}" for r in failed),
-        ]
-    )
+    failed = [f"\n  {r['group']} {r['name']}: {r['failed'][:200]}" for r in rows if "failed" in r]
+    skipped = sorted({r["skipped"] for r in rows if "skipped" in r})
+    return "\n".join([*lines, "", *skipped, f"{len(rows)} rows, {len(failed)} failed{''.join(failed)}"])
 
 
 def markdown(head: dict, rows: list[dict]) -> str:
