@@ -140,7 +140,9 @@ def from_threads(ops: list[str], count: int = 16) -> str:
         [t.join() for t in threads]
         torch.cuda.synchronize()
         for i, r in enumerate(results):
-            if r is not None and not all(map(same, r, results[0] or r)):
+            if r is None:
+                problems.append(f"{op}: thread {i} has no result")
+            elif not all(map(same, r, results[0] or r)):
                 problems.append(f"{op}: thread {i} got other bits than thread 0")
     return "; ".join(problems) or "ok"
 
