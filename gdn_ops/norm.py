@@ -2,6 +2,8 @@
 
 import torch
 
+from gdn_ops.spec import SILU
+
 _ops = torch.ops.gdn
 
 
@@ -21,3 +23,69 @@ def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     Source: ``l2norm`` of flash-linear-attention.
     """
     return _ops.l2norm(x, eps)
+
+
+def fused_gdn_gating(
+    A_log: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    dt_bias: torch.Tensor,
+    softplus_beta: float = 1.0,
+    softplus_threshold: float = 20.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decay and write strength of every head: ``g = -exp(A_log) * softplus(a + dt_bias)``, ``beta = sigmoid(b)``.
+
+    Args:
+        A_log, dt_bias: ``[HV]``.
+        a, b: ``[..., HV]``, up to 4 dimensions, any strides (column slices of one projection).
+        softplus_beta, softplus_threshold: ``softplus(x) = log(1 + exp(softplus_beta * x)) / softplus_beta``, and x itself
+            where ``softplus_beta * x > softplus_threshold``.
+
+    Every input is fp32, or bf16, or fp16; the 16-bit ones all of one dtype.
+
+    Returns:
+        ``(g, beta)``, fp32, contiguous, in the shape of ``a``; g is a natural logarithm.
+
+    Raises:
+        RuntimeError: wrong rank, size, dtype or device, or an input that requires a gradient.
+
+    Source: ``fused_gdn_gating`` of SGLang and LightLLM.
+    """
+    return _ops.fused_gdn_gating(A_log, a, b, dt_bias, softplus_beta, softplus_threshold)
+
+
+def gated_rmsnorm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    z: torch.Tensor | None = None,
+    eps: float = 1e-6,
+    activation: int = SILU,
+    norm_before_gate: bool = True,
+    group_size: int = 0,
+    hf_rounding: bool = False,
+) -> torch.Tensor:
+    """``rmsnorm(x) * weight * act(z)``, where ``rmsnorm(x) = x * rsqrt(mean(x**2) + eps)`` over the last dimension.
+
+    Args:
+        x: ``[..., D]``, up to 4 dimensions (none of the leading ones needs to have an element); bf16, fp16 or fp32; unit
+            stride in the last dimension. D of any size; groups of 64, 128 and 256 are fast.
+        weight: ``[D]`` in fp32 or x's dtype.
+        z: the gate, in shape and dtype of x, other strides welcome; None: no gate.
+        eps: added to the mean of the squares.
+        activation: ``gdn_ops.SILU``, ``SIGMOID`` or ``NONE`` (the gate is z itself).
+        norm_before_gate: False computes ``rmsnorm(x * act(z)) * weight``.
+        group_size: groups of so many columns are normalised separately; 0: all columns together.
+        hf_rounding: rounds the normalised x to x's dtype before it is multiplied with the weight, and the product again if
+            the weight has x's dtype: the same roundings as RMSNormGated of transformers' Qwen3-Next and Qwen3.5. Otherwise
+            everything is fp32 up to the one rounding at the store.
+
+    Returns:
+        A contiguous tensor like ``x``; fp16 saturates at +-65504.
+
+    Raises:
+        RuntimeError: wrong rank, size, dtype, device or stride, an unknown activation, a group size that does not divide D,
+            or an input that requires a gradient.
+
+    Source: ``RMSNormGated`` of mamba and transformers, ``FusedRMSNormGated`` of flash-linear-attention.
+    """
+    return _ops.gated_rmsnorm(x, weight, z, eps, activation, norm_before_gate, group_size, hf_rounding)

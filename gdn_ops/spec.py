@@ -13,6 +13,9 @@ SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 2
 HALF = ("bf16", "fp16")
 FLOAT = ("bf16", "fp16", "fp32")
 
+# Activations, as every op takes them (csrc/runtime/activation.h).
+NONE, SILU, SIGMOID = 0, 1, 2
+
 
 @dataclass(frozen=True)
 class Kernel:

@@ -24,6 +24,43 @@ TABLE = (
         ),
     ),
     Op(
+        name="fused_gdn_gating",
+        schema="(Tensor A_log, Tensor a, Tensor b, Tensor dt_bias, float softplus_beta=1.0, float softplus_threshold=20.0)"
+        " -> (Tensor, Tensor)",
+        shapes={"a": "... HV"},
+        outputs=(Out("g", like="a", dtype="fp32"), Out("beta", like="a", dtype="fp32")),
+        dtypes="bf16 fp16 fp32",
+        replaces="LightLLM, SGLang, FastDeploy fused_gdn_gating",
+        kernels=(
+            Kernel(
+                name="fused_gdn_gating",
+                source="triton_src/fused_gdn_gating.py",
+                keys={"T": HALF},
+                tune=lambda v, arch: dict(warps=4, stages=1, BR=32, BH=32),
+                tiles=("BR", "BH"),
+            ),
+        ),
+    ),
+    Op(
+        name="gated_rmsnorm",
+        schema="(Tensor x, Tensor weight, Tensor? z=None, float eps=1e-6, SymInt activation=1, bool norm_before_gate=True,"
+        " SymInt group_size=0, bool hf_rounding=False) -> Tensor",
+        shapes={"x": "... D"},
+        outputs=(Out("y", like="x"),),
+        dtypes="bf16 fp16 fp32",
+        replaces="the gated RMSNorm of FLA, LightLLM, SGLang, vLLM, transformers",
+        kernels=(
+            Kernel(
+                name="gated_rmsnorm",
+                source="triton_src/gated_rmsnorm.py",
+                keys={"T": FLOAT, "BD": (64, 128, 256), "ALIGNED": (True, False)},
+                where=lambda v: v["T"] != "fp32" if v["ALIGNED"] else v["BD"] == 256,
+                tune=lambda v, arch: dict(warps=4, stages=1, BR=4096 // v["BD"] if v["ALIGNED"] else 8),
+                tiles=("BR",),
+            ),
+        ),
+    ),
+    Op(
         name="recompute_w_u",
         schema="(Tensor k, Tensor v, Tensor beta, Tensor A, Tensor? g=None, Tensor? cu_seqlens=None, float? gate_base=None) -> (Tensor, Tensor)",
         shapes={"k": "B T H K", "v": "B T HV V", "A": "B T HV BT"},

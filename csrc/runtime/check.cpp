@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+
 #include "platform.h"
 
 namespace gdn {
@@ -41,6 +43,12 @@ Checks& Checks::shape(const char* arg, const View& t, std::initializer_list<int6
   bool same = t.dim == static_cast<int64_t>(sizes.size());
   for (int64_t d = 0; same && d < t.dim; ++d) same = sizes.begin()[d] < 0 || sizes.begin()[d] == t.sizes[d];
   return same ? *this : fail(arg, words(sizes), t.shape());
+}
+
+Checks& Checks::same_shape(const char* arg, const View& t, const char* other_arg, const View& other) {
+  if (!t.defined()) return fail(arg, "a tensor", "None");
+  const bool same = t.dim == other.dim && std::equal(t.sizes, t.sizes + t.dim, other.sizes);
+  return same ? *this : fail(arg, std::string("the shape of ") + other_arg + ", " + other.shape(), t.shape());
 }
 
 Checks& Checks::no_grad(const char* arg, const View& t) {

@@ -15,6 +15,8 @@ class Checks {
 
   // `t` exists and has the rank and sizes of `sizes` (-1: any size).
   Checks& shape(const char* arg, const View& t, std::initializer_list<int64_t> sizes);
+  // `t` exists and has the shape of `other`.
+  Checks& same_shape(const char* arg, const View& t, const char* other_arg, const View& other);
   // `t` does not ask for a gradient that no op here can give.
   Checks& no_grad(const char* arg, const View& t);
   Checks& dtype(const char* arg, const View& t, std::initializer_list<DType> allowed);

@@ -1,0 +1,74 @@
+#include "gen/kernels.h"
+#include "gen/ops.h"
+
+namespace gdn {
+
+std::tuple<Tensor, Tensor> fused_gdn_gating(const Tensor& A_log_, const Tensor& a_, const Tensor& b_,
+                                            const Tensor& dt_bias_, double softplus_beta, double softplus_threshold) {
+  // shapes
+  const View A_log(A_log_), a(a_), b(b_), dt_bias(dt_bias_);
+  const int64_t HV = a.size(-1);
+  DType half = DType::bf16;  // the one 16-bit dtype among the inputs
+  for (const View* t : {&dt_bias, &A_log, &b, &a})
+    if (t->dtype == DType::bf16 || t->dtype == DType::fp16) half = t->dtype;
+  auto kind = [](const View& t) { return t.dtype == DType::fp32 ? 1 : 2; };
+
+  // checks
+  Checks("fused_gdn_gating")
+      .that(a.dim >= 1 && a.dim <= 4, "a", "1 to 4 dimensions [..., HV]", a.shape())
+      .that(a.dim < 1 || (HV >= 1 && HV <= INT32_MAX), "a", "at least one head", a.shape())
+      .same_shape("b", b, "a", a)
+      .shape("A_log", A_log, {HV})
+      .shape("dt_bias", dt_bias, {HV})
+      .dtype("A_log", A_log, {DType::fp32, half})
+      .dtype("a", a, {DType::fp32, half})
+      .dtype("b", b, {DType::fp32, half})
+      .dtype("dt_bias", dt_bias, {DType::fp32, half})
+      .device("A_log", A_log)
+      .device("a", a)
+      .device("b", b)
+      .device("dt_bias", dt_bias)
+      .no_grad("A_log", A_log)
+      .no_grad("a", a)
+      .no_grad("b", b)
+      .no_grad("dt_bias", dt_bias)
+      .that(softplus_beta > 0, "softplus_beta", "a positive number", std::to_string(softplus_beta))
+      .done();
+
+  // pick
+  const auto kernel = pick<kernels::fused_gdn_gating>("fused_gdn_gating", a.device, {.T = half});
+
+  // launch
+  Tensor g = empty_like(a, DType::fp32), beta = empty_like(a, DType::fp32);
+  const int64_t R = a.numel() / HV;
+  kernel.launch(ceil_div(R, kernel.tiles.BR) * ceil_div(HV, kernel.tiles.BH),
+                {.A_log = A_log.data,
+                 .a = a.data,
+                 .b = b.data,
+                 .dt_bias = dt_bias.data,
+                 .g = View(g).data,
+                 .beta = View(beta).data,
+                 .R = R,
+                 .n1 = a.dim >= 3 ? a.size(-3) : 1,
+                 .n2 = a.dim >= 2 ? a.size(-2) : 1,
+                 .A_stride = A_log.stride(0),
+                 .dt_stride = dt_bias.stride(0),
+                 .a_stride_0 = a.stride(-4),
+                 .a_stride_1 = a.stride(-3),
+                 .a_stride_2 = a.stride(-2),
+                 .a_stride_h = a.stride(-1),
+                 .b_stride_0 = b.stride(-4),
+                 .b_stride_1 = b.stride(-3),
+                 .b_stride_2 = b.stride(-2),
+                 .b_stride_h = b.stride(-1),
+                 .HV = static_cast<int32_t>(HV),
+                 .A_kind = kind(A_log),
+                 .a_kind = kind(a),
+                 .b_kind = kind(b),
+                 .dt_kind = kind(dt_bias),
+                 .softplus_beta = static_cast<float>(softplus_beta),
+                 .softplus_threshold = static_cast<float>(softplus_threshold)});
+  return {std::move(g), std::move(beta)};
+}
+
+}  // namespace gdn

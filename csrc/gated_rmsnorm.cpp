@@ -1,0 +1,64 @@
+#include "gen/kernels.h"
+#include "gen/ops.h"
+#include "runtime/activation.h"
+#include "runtime/index.h"
+
+namespace gdn {
+
+Tensor gated_rmsnorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z_, double eps, int64_t activation,
+                     bool norm_before_gate, int64_t group_size, bool hf_rounding) {
+  // shapes
+  const View x(x_), weight(weight_), z(z_);
+  const int64_t width = x.size(-1);
+  const int64_t D = group_size > 0 ? group_size : width;
+
+  // checks
+  Checks checks("gated_rmsnorm");
+  checks.dtype("x", x, {DType::bf16, DType::fp16, DType::fp32})
+      .device("x", x)
+      .no_grad("x", x)
+      .unit_stride("x", x)
+      .that(x.dim >= 1 && x.dim <= 4, "x", "1 to 4 dimensions", x.shape())
+      .that(x.dim < 1 || (width >= 1 && width <= INT32_MAX), "x", "a last dimension of at least 1", x.shape())
+      .activation("weight", weight, {width}, {DType::fp32, x.dtype})
+      .that(activation >= kNone && activation <= kSigmoid, "activation", "0 (none), 1 (silu) or 2 (sigmoid)",
+            activation)
+      .that(group_size >= 0 && (width < 1 || width % D == 0), "group_size",
+            "0 or a divisor of " + std::to_string(width), group_size);
+  if (z.defined())
+    checks.same_shape("z", z, "x", x).dtype("z", z, {x.dtype}).device("z", z).no_grad("z", z).unit_stride("z", z);
+  checks.done();
+
+  // pick
+  const bool tile =
+      (D == 64 || D == 128 || D == 256) && x.dtype != DType::fp32 && aligned(x) && (!z.defined() || aligned(z));
+  const auto kernel = pick<kernels::gated_rmsnorm>(
+      "gated_rmsnorm", x.device, {.T = x.dtype, .BD = tile ? static_cast<int>(D) : 256, .ALIGNED = tile});
+
+  // launch
+  Tensor y = empty_like(x, x.dtype);
+  const int64_t R = x.numel() / D;
+  kernel.launch(ceil_div(R, kernel.tiles.BR), {.x = x.data,
+                                               .weight = weight.data,
+                                               .z = z.defined() ? z.data : x.data,
+                                               .y = View(y).data,
+                                               .R = R,
+                                               .n1 = x.dim >= 3 ? x.size(-3) : 1,
+                                               .n2 = x.dim >= 2 ? x.size(-2) : 1,
+                                               .G = width / D,
+                                               .x_stride_0 = x.stride(-4),
+                                               .x_stride_1 = x.stride(-3),
+                                               .x_stride_2 = x.stride(-2),
+                                               .z_stride_0 = z.stride(-4),
+                                               .z_stride_1 = z.stride(-3),
+                                               .z_stride_2 = z.stride(-2),
+                                               .D = static_cast<int32_t>(D),
+                                               .activation = z.defined() ? static_cast<int32_t>(activation) : -1,
+                                               .gate_first = !norm_before_gate,
+                                               .hf_rounding = hf_rounding,
+                                               .weight_kind = weight.dtype == DType::fp32 ? 1 : 2,
+                                               .eps = static_cast<float>(eps)});
+  return y;
+}
+
+}  // namespace gdn
