@@ -24,7 +24,7 @@ import torch
 
 import gdn_ops
 
-FAMILIES = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid")
+FAMILIES = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "olmo_hybrid")
 ACTIVATIONS = {None: gdn_ops.NONE, "silu": gdn_ops.SILU, "swish": gdn_ops.SILU, "sigmoid": gdn_ops.SIGMOID}
 
 _originals: dict[tuple[object, str], object] = {}
