@@ -38,6 +38,9 @@ def build_info() -> dict:
 
 def warmup(device: torch.device | int | str | None = None) -> None:
     """Loads every kernel on a CUDA device now instead of on first use. Raises RuntimeError if that is not possible."""
-    index = torch.cuda.current_device() if device is None else torch.device(device).index or 0
+    if device is None:
+        index = torch.cuda.current_device() if torch.cuda.is_available() else 0
+    else:
+        index = device if isinstance(device, int) else torch.device(device).index or 0
     if error := lib.gdn_warmup(index):
         raise RuntimeError(error.decode())
