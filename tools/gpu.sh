@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Checks and measures the wheel in dist/ on a machine with a GPU. From the root of the source tree:
 #
-#     tools/gpu.sh [tests] [sanitize] [bench[:group,group]]      (all three by default)
+#     tools/gpu.sh [tests[:WORDS]] [sanitize] [bench[:group,group]] [traffic]      (the first three by default)
+#
+# tests:WORDS runs what pytest -k WORDS selects; traffic counts bytes with ncu.
 #
 # Installs the wheel into ~/site and, if there is a folder .whl, peers into /tmp/site; nothing is imported from the
 # source tree. Logs and results go to $OUT (build/gpu by default). Every step runs whatever the others did; the exit
@@ -77,6 +79,10 @@ for word in "$@"; do
       step bench 420 python3 "$ROOT/tools/bench/run.py" ${groups#:} --out "$OUT"
       grep FAILED "$OUT/bench.log" | cut -c1-300
       sed -n '/^== /,$p' "$OUT/bench.log"
+      ;;
+    traffic)
+      step traffic 150 python3 "$ROOT/tools/bench/traffic.py" --out "$OUT"
+      tail_of traffic 8
       ;;
     *)
       summary+=("$word: unknown step")
