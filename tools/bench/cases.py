@@ -11,6 +11,10 @@ gdn = torch.ops.gdn
 SILU = 1
 
 
+class Absent(Exception):
+    """This build lacks what a case needs."""
+
+
 @dataclass(frozen=True)
 class Case:
     """``inputs(i)`` makes the inputs of layer i; ``ours(x)`` a call on them and, where the call's results are not what is

@@ -162,6 +162,8 @@ def main() -> int:
         start = time.time()
         try:
             row = run(case, peers, host_only)
+        except cases.Absent as e:
+            row = dict(group=case.group, name=case.name, op=case.op, skipped=str(e))
         except Exception as e:
             row = dict(group=case.group, name=case.name, op=case.op, failed=f"{type(e).__name__}: {str(e)[:300]}")
             if os.environ.get("TB"):

@@ -5,7 +5,7 @@ import inspect
 import inputs as I
 import torch
 import torch.nn.functional as F
-from cases import Case, call, gdn, size
+from cases import Absent, Case, call, gdn, size
 from inputs import GPU, HD, RAGGED
 
 C = 64
@@ -21,6 +21,8 @@ def chain(lens: list[int], H: int, HV: int, upto: str) -> dict:
                         ("recompute_w_u", ["w", "u"]), ("chunk_fwd_h", ["h", "v_new", "ht"])):  # fmt: skip
         if op == upto or (upto == "chunk_kkt_solve" and op == "chunk_scaled_dot_kkt"):
             break
+        if not hasattr(gdn, op):
+            raise Absent(f"no op {op} in this build to make the inputs")
         x.update(zip(outputs, listed(ours(op, x)())))
     if "h" in x:
         x["h_exact"] = x["h"][:, : x["NT"]].contiguous()
