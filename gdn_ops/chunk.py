@@ -5,6 +5,26 @@ import torch
 _ops = torch.ops.gdn
 
 
+def solve_tril(A: torch.Tensor, cu_seqlens: torch.Tensor | None = None, output_dtype: torch.dtype | None = None) -> torch.Tensor:
+    """``(I + A)^-1`` of every chunk, in float32 arithmetic.
+
+    Args:
+        A: ``[B, T, H, C]``, bf16, fp16 or fp32, C = 16, 32 or 64: row t holds the C columns of its chunk, strictly lower
+            triangular (the diagonal, what is above it and columns past the sequence's end are not read).
+        cu_seqlens: ``[N + 1]`` int32 or int64, offsets of packed sequences (then B == 1).
+        output_dtype: bf16, fp16 or fp32; None: A's.
+
+    Returns:
+        ``[B, T, H, C]`` contiguous; columns past the sequence's end and tokens outside ``cu_seqlens`` are zeros.
+
+    Raises:
+        RuntimeError: every wrong shape, dtype, device or stride, in one message.
+
+    Source: ``solve_tril`` of flash-linear-attention.
+    """
+    return _ops.solve_tril(A, cu_seqlens, output_dtype)
+
+
 def recompute_w_u(
     k: torch.Tensor,
     v: torch.Tensor,

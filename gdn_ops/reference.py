@@ -87,6 +87,18 @@ def _heads_first(x: torch.Tensor, HV: int) -> torch.Tensor:
     return x.repeat_interleave(HV // x.shape[1], 1).transpose(0, 1)
 
 
+def solve_tril(A: torch.Tensor, cu_seqlens: torch.Tensor | None = None) -> torch.Tensor:
+    """(I + A)^-1, chunk by chunk; of A only what is below the diagonal counts."""
+    A = A.detach().to("cpu", F64)
+    B, T, _, C = A.shape
+    Ai = torch.zeros_like(A)
+    for _, b, s, e in chunks(B, T, cu_seqlens, C):
+        b_A = A[b, s:e, :, : e - s].transpose(0, 1).tril(-1)  # [H, L, L]
+        eye = torch.eye(e - s, dtype=F64)
+        Ai[b, s:e, :, : e - s] = torch.linalg.solve_triangular(eye + b_A, eye.expand_as(b_A), upper=False).transpose(0, 1)
+    return Ai
+
+
 def recompute_w_u(k, v, beta, A, g=None, cu_seqlens=None, gate_base=None) -> tuple[torch.Tensor, torch.Tensor]:
     """w = A (k * beta * exp(g)), u = A (v * beta), chunk by chunk."""
     k, v, beta, A = (x.detach().to("cpu", F64) for x in (k, v, beta, A))

@@ -61,6 +61,15 @@ TABLE = (
         ),
     ),
     Op(
+        name="solve_tril",
+        schema="(Tensor A, Tensor? cu_seqlens=None, ScalarType? output_dtype=None) -> Tensor",
+        shapes={"A": "B T H C"},
+        outputs=(Out("Ai", like="A", dtype="output_dtype"),),
+        dtypes="bf16 fp16 fp32",
+        replaces="FLA solve_tril",
+        kernels=(Kernel(name="solve_tril", source="triton_src/solve_tril.py", tune=lambda v, arch: dict(warps=4, stages=1, BT=64)),),
+    ),
+    Op(
         name="recompute_w_u",
         schema="(Tensor k, Tensor v, Tensor beta, Tensor A, Tensor? g=None, Tensor? cu_seqlens=None, float? gate_base=None) -> (Tensor, Tensor)",
         shapes={"k": "B T H K", "v": "B T HV V", "A": "B T HV BT"},

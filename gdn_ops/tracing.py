@@ -35,7 +35,8 @@ def letters(op: Op, args: dict) -> dict:
 
 
 def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tensor:
-    dtype = _DTYPES.get(out.dtype) or (args[out.dtype].dtype if out.dtype else None)
+    dtype = _DTYPES.get(out.dtype) or (args[out.dtype] if out.dtype else None)
+    dtype = dtype.dtype if isinstance(dtype, torch.Tensor) else dtype
     if out.like:
         return torch.empty(args[out.like].shape, dtype=dtype or args[out.like].dtype, device=like.device)
     if out.when and not args[out.when]:

@@ -94,7 +94,13 @@ def graph(build: Path, chosen: list[int]) -> str:
         f"rule link\n command = c++ -shared -Wl,--as-needed -Wl,-Bsymbolic -Wl,--no-undefined -Wl,--version-script={build}/gen/exports.map -s -o $out $in {libs}\n description = $out",
     ]
     packs, objects = [], []
-    shared = [*ROOT.glob("triton_src/common*.py"), ROOT / "tools/cubin.py", ROOT / "tools/codegen.py", ROOT / "gdn_ops/spec.py"]
+    shared = [
+        *ROOT.glob("triton_src/common*.py"),
+        ROOT / "triton_src/solve.py",
+        ROOT / "tools/cubin.py",
+        ROOT / "tools/codegen.py",
+        ROOT / "gdn_ops/spec.py",
+    ]
     for kernel in KERNELS.values():
         source = ROOT / kernel.source
         deps = [source, *shared, build / f"spec/{kernel.name}.json"]

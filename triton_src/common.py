@@ -101,6 +101,14 @@ def load_state(p, offset, mask, kind):
 
 
 @triton.jit
+def store_state(p, offset, x, mask, kind):
+    """Stores x (float32) at ``p`` (*fp32) as load_state reads it; float16 saturates."""
+    tl.store(p + offset, x, mask=mask & (kind == 1))
+    tl.store(p.to(tl.pointer_type(tl.bfloat16)) + offset, x.to(tl.bfloat16), mask=mask & (kind == 2))
+    tl.store(p.to(tl.pointer_type(tl.float16)) + offset, round_to(x, tl.float16), mask=mask & (kind == 3))
+
+
+@triton.jit
 def zero_range(p, begin, end, i, n, BLOCK: tl.constexpr):
     """Zeros elements [begin, end) of ``p``: the share of program i of n."""
     for at in range(begin + i.to(tl.int64) * BLOCK, end, n * BLOCK):

@@ -78,4 +78,13 @@ T round_to(float x) {
   return static_cast<T>(x);
 }
 
+// Stores x where load_state would read it.
+inline void store_state(void* p, int64_t at, float x, int32_t kind) {
+  switch (kind) {
+    case 1: static_cast<float*>(p)[at] = x; break;
+    case 2: static_cast<bf16*>(p)[at] = round_to<bf16>(x); break;
+    default: static_cast<fp16*>(p)[at] = round_to<fp16>(x);
+  }
+}
+
 }  // namespace gdn::cpu

@@ -50,6 +50,18 @@ const char* name(DType dtype) {
   return names[static_cast<int>(dtype)];
 }
 
+DType from_scalar_type(ScalarType type) {
+  switch (type) {
+    case ScalarType::BFloat16: return DType::bf16;
+    case ScalarType::Half: return DType::fp16;
+    case ScalarType::Float: return DType::fp32;
+    case ScalarType::Int: return DType::i32;
+    case ScalarType::Long: return DType::i64;
+    case ScalarType::Bool: return DType::b8;
+    default: return DType::other;
+  }
+}
+
 int64_t element_size(DType dtype) {
   constexpr int64_t sizes[] = {2, 2, 4, 4, 8, 1, 1};
   return sizes[static_cast<int>(dtype)];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
 
 #include <cstdint>
 #include <initializer_list>
@@ -12,10 +13,12 @@ namespace gdn {
 
 using torch::stable::Tensor;
 using OptTensor = std::optional<Tensor>;
+using torch::headeronly::ScalarType;
 
 enum class DType : int8_t { bf16, fp16, fp32, i32, i64, b8, other };
 
 const char* name(DType dtype);
+DType from_scalar_type(ScalarType type);
 int64_t element_size(DType dtype);
 
 struct Device {
