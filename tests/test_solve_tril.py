@@ -76,7 +76,8 @@ def test_similar_keys(backend, spread, beta):
     """Where the terms of a power series are large: a run of one repeated token, more or less."""
     keys = F.normalize(1 + spread * torch.randn(1, 64, 1, 24, generator=seeded(3)).double(), dim=-1)
     A = matrices(1, 64, 1, 64, keys=keys, beta=torch.full((1, 64, 1), beta).double(), device=backend.device)
-    assert_close(gdn_ops.solve_tril(A), reference.solve_tril(A), 4e-6)  # beta > 1: the inverse reaches 2
+    # beta > 1: entries of 1.9 do not decay with distance, and a merge sums up 32 of them that cancel
+    assert_close(gdn_ops.solve_tril(A), reference.solve_tril(A), 1e-6 if beta < 1 else 2e-5)
 
 
 @pytest.mark.parametrize("C", [16, 32, 64])
