@@ -1,5 +1,6 @@
 """The built library and wheel as a stranger's machine sees them: symbols, archs, import without GPU, driver or Triton."""
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -200,3 +201,10 @@ def test_an_old_torch_is_refused_in_words():
             print(e)
     """
     assert python(code) == "gdn_ops needs torch >= 2.10, this is torch 2.9.1"
+
+
+def test_version_is_the_wheel_version():
+    try:
+        assert gdn_ops.__version__ == importlib.metadata.version("gdn-ops")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("run from the source tree")

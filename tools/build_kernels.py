@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools import codegen  # noqa: E402, I001  (first: it makes the table importable)
+from tools import codegen, stubs  # noqa: E402, I001  (first: it makes the table importable)
 from tools.cubin import nvidia_package  # noqa: E402
 from gdn_ops.spec import ARCHS  # noqa: E402
 from gdn_ops.table import KERNELS, TABLE  # noqa: E402
@@ -150,6 +150,7 @@ def main() -> None:
     write(build / "gen/ops.cpp", codegen.ops_source(TABLE))
     write(build / "gen/exports.map", "{ global: gdn_*; local: *; };\n")
     write(build / "gen/kernels.h", codegen.kernels_header(list(KERNELS.values())))
+    write(ROOT / "gdn_ops/ops.pyi", stubs.text(TABLE))
     for kernel in KERNELS.values():
         write(build / f"spec/{kernel.name}.json", spec_text(kernel))
     write(build / "spec/build_info.json", json.dumps(build_info(chosen), indent=1))

@@ -1,0 +1,71 @@
+"""Every op as tracing sees it: opcheck, fakes equal to real outputs, refusals; and the same bits for any number of threads."""
+
+import pytest
+import torch
+from samples import SAMPLES
+
+from gdn_ops.table import OPS, TABLE
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+CALLS = [(op.name, i) for op in TABLE for i in range(len(SAMPLES.get(op.name, [None])))]
+per_call = pytest.mark.parametrize("name, sample", CALLS, ids=lambda x: str(x))
+
+
+def call(name, sample, device):
+    assert name in SAMPLES, f"tests/samples.py has no call of {name}"
+    return SAMPLES[name][sample](device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@per_call
+def test_opcheck(name, sample, device):
+    op = getattr(torch.ops.gdn, name).default
+    torch.library.opcheck(op, (), call(name, sample, device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@per_call
+def test_fake_outputs_are_the_real_ones(name, sample, device):
+    """Shapes, strides, dtypes and devices; and no output shares memory with an input or another output."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    args = call(name, sample, device)
+    with FakeTensorMode() as mode:
+        fakes = {n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in args.items()}
+        want = getattr(torch.ops.gdn, name)(**fakes)
+    got = getattr(torch.ops.gdn, name)(**args)
+    want, got = (x if isinstance(x, (tuple, list)) else (x,) for x in (want, got))
+    assert [(x.shape, x.stride(), x.dtype, x.device) for x in got] == [(x.shape, x.stride(), x.dtype, x.device) for x in want]
+    spaces = [x.untyped_storage().data_ptr() for x in (*got, *args.values()) if isinstance(x, torch.Tensor) and x.numel()]
+    outputs = [x.untyped_storage().data_ptr() for x in got if x.numel()]
+    assert all(spaces.count(o) == 1 for o in outputs)
+
+
+@per_call
+def test_threads_do_not_change_bits(name, sample):
+    results = []
+    threads = torch.get_num_threads()
+    try:
+        for n in (1, 3):
+            torch.set_num_threads(n)
+            args = call(name, sample, "cpu")
+            out = getattr(torch.ops.gdn, name)(**args)
+            results.append(
+                [*(out if isinstance(out, (tuple, list)) else (out,)), *(v for v in args.values() if isinstance(v, torch.Tensor))]
+            )
+    finally:
+        torch.set_num_threads(threads)
+    for a, b in zip(*results):
+        assert torch.equal(a.view(torch.uint8) if a.dim() else a, b.view(torch.uint8) if b.dim() else b)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_tracing_refuses_gradients(name):
+    """Under autograd a compiled model gets the same clear error as an eager one, never silent zeros."""
+    args = call(name, 0, "cpu")
+    floats = [n for n, v in args.items() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    if not floats:
+        pytest.skip("no floating-point argument")
+    args[floats[0]].requires_grad_()
+    with torch._subclasses.FakeTensorMode() as mode, pytest.raises(RuntimeError, match=rf"gdn\.{name}: {floats[0]}: expected no gradient"):
+        getattr(torch.ops.gdn, name)(**{n: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for n, v in args.items()})
