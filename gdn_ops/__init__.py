@@ -4,9 +4,23 @@ from gdn_ops import tracing
 from gdn_ops._library import build_info, warmup
 from gdn_ops.chunk import recompute_w_u, solve_tril
 from gdn_ops.norm import fused_gdn_gating, gated_rmsnorm, l2norm
+from gdn_ops.recurrent import fused_recurrent_gated_delta_rule, fused_recurrent_gated_delta_rule_update
 from gdn_ops.spec import NONE, SIGMOID, SILU
 
 tracing.register()
 
 __version__ = build_info()["version"]
-__all__ = ["build_info", "warmup", "NONE", "SILU", "SIGMOID", "fused_gdn_gating", "gated_rmsnorm", "l2norm", "recompute_w_u", "solve_tril"]
+__all__ = [
+    "build_info",
+    "warmup",
+    "NONE",
+    "SILU",
+    "SIGMOID",
+    "fused_gdn_gating",
+    "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_gated_delta_rule_update",
+    "gated_rmsnorm",
+    "l2norm",
+    "recompute_w_u",
+    "solve_tril",
+]

@@ -69,6 +69,37 @@ def gated_delta_rule(
     return o, h.transpose(-1, -2) if state_v_first else h
 
 
+def fused_recurrent_gated_delta_rule(
+    q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=True, cu_seqlens=None,
+    use_qk_l2norm_in_kernel=False, state_v_first=False,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    return gated_delta_rule(q, k, v, g, beta, scale, initial_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first)
+
+
+def fused_recurrent_gated_delta_rule_update(
+    q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices=None, cu_seqlens=None, has_initial_state=None,
+    update_state=True, scale=None, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """o, and the pool as it is afterwards in float64: what was stored is not rounded to the pool's dtype."""
+    if A_log is not None:
+        g, beta = fused_gdn_gating(*(x.detach().cpu() for x in (A_log, a, b, dt_bias)))
+    pool, slots = ssm_pool.detach().to("cpu", F64, copy=True), ssm_indices.tolist()
+    spans = sequences(*k.shape[:2], cu_seqlens)
+    live = [min_slot <= slot < len(pool) for slot in slots]
+    h0 = torch.zeros(len(slots), *pool.shape[1:], dtype=F64)
+    for n, slot in enumerate(slots):
+        if live[n] and (has_initial_state is None or has_initial_state[n]):
+            h0[n] = pool[slot]
+    o, ht = gated_delta_rule(q, k, v, g, beta, scale, h0, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first)
+    writes = slots if ssm_write_indices is None else ssm_write_indices.tolist()
+    for n, (row, start, end) in enumerate(spans):
+        if not live[n]:
+            o[row, start:end] = 0
+        elif update_state and end > start and min_slot <= writes[n] < len(pool):
+            pool[writes[n]] = ht[n]
+    return o, pool
+
+
 def chunks(rows: int, tokens: int, cu_seqlens: torch.Tensor | None, size: int) -> list[tuple[int, int, int, int]]:
     """``(sequence, batch row, first token, end)`` of every chunk, in the order of a compact list."""
     spans = enumerate(sequences(rows, tokens, cu_seqlens))

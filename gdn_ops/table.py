@@ -5,6 +5,26 @@ An op exists because it has a row here; a kernel exists because a row names it.
 
 from gdn_ops.spec import FLOAT, HALF, Kernel, Op, Out
 
+
+def _recurrent_tune(v: dict, arch: int) -> dict:
+    """BV: columns of V a warp holds. V first, 4 loads of 16 bytes a lane (H200, fp32 16/32: 4 rows 3.5, 36.2, 136 us at B = 1,
+    32, 128; 8 rows 4.0, 36.5, 136; 16 rows 4.3, 47, 176). K first, 32 bytes of each row, so that sectors are used whole,
+    and 4 warps side by side cover 128 bytes."""
+    wide = v["S"] == "fp32"
+    if v["VFIRST"]:
+        return dict(warps=1, BV={64: 8, 128: 4, 256: 4}[v["BK"]] * (1 if wide or v["BK"] == 256 else 2), WARPS=1)
+    return dict(warps=4, BV=8 if wide or v["BK"] == 256 else 16, WARPS=4)
+
+
+FUSED_RECURRENT = Kernel(
+    name="fused_recurrent",
+    source="csrc/cuda/fused_recurrent.cu",
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128, 256), "ALIGNED": (False, True), "SINGLE": (False, True)},
+    where=lambda v: v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and not v["SINGLE"],
+    tune=_recurrent_tune,
+    tiles=("BV", "WARPS"),
+)
+
 TABLE = (
     Op(
         name="l2norm",
@@ -84,6 +104,33 @@ TABLE = (
                 tune=lambda v, arch: dict(warps=4 if v["ALIGNED"] or v["BT"] < 64 else 8, stages=2, BN=64),
             ),
         ),
+    ),
+    Op(
+        name="fused_recurrent_gated_delta_rule",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? g=None, Tensor? beta=None, float? scale=None, Tensor? initial_state=None, "
+        "bool output_final_state=False, Tensor? cu_seqlens=None, bool use_qk_l2norm_in_kernel=False, bool state_v_first=False) "
+        "-> (Tensor, Tensor)",
+        shapes={"q": "B T H K", "v": "B T HV V"},
+        outputs=(
+            Out("o", "B T HV V", dtype="q"),
+            Out("final_state", "N HV S0 S1", dtype="fp32", when="output_final_state"),
+        ),
+        dtypes="bf16 fp16 fp32",
+        replaces="FLA fused_recurrent_gated_delta_rule",
+        kernels=(FUSED_RECURRENT,),
+    ),
+    Op(
+        name="fused_recurrent_gated_delta_rule_update",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? beta, Tensor? A_log, Tensor? a, Tensor? dt_bias, Tensor? b, "
+        "Tensor(a!) ssm_pool, Tensor ssm_indices, Tensor? ssm_write_indices=None, Tensor? num_accepted_tokens=None, "
+        "Tensor? cu_seqlens=None, Tensor(b!)? intermediate_states=None, Tensor? intermediate_indices=None, Tensor? parents=None, "
+        "Tensor? has_initial_state=None, bool update_state=True, float? scale=None, bool use_qk_l2norm_in_kernel=False, "
+        "bool state_v_first=False, SymInt min_slot=0) -> Tensor",
+        shapes={"q": "B T H K", "v": "B T HV V"},
+        outputs=(Out("o", "B T HV V", dtype="q"),),
+        dtypes="bf16 fp16 fp32",
+        replaces="SGLang and vLLM fused_sigmoid_gating_delta_rule_update, LightLLM and FastDeploy fused_recurrent_gated_delta_rule",
+        kernels=(FUSED_RECURRENT,),
     ),
 )
 

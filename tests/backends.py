@@ -1,7 +1,8 @@
-"""Runs ops on the CPU twins, on the GPU, or with their Triton kernels interpreted on the CPU.
+"""Runs ops on the CPU twins, on the GPU, or with their GPU kernels interpreted or emulated on the CPU.
 
 The interpreter backend uses the library's launch hook: host functions check, pick and size the grid as for a GPU,
-and the launch then runs the kernel's own source in Triton's interpreter over the same packed arguments.
+and the launch then runs the kernel's own source over the same packed arguments: Triton kernels in Triton's interpreter,
+CUDA C++ kernels that name tests/emulated_warp.h a warp at a time (tests/emulated.py), others on their CPU twins.
 """
 
 import ctypes
@@ -11,6 +12,7 @@ import os
 import sys
 from pathlib import Path
 
+import emulated
 import torch
 
 from gdn_ops._library import lib
@@ -100,9 +102,12 @@ class Backend:
     def _launch(self, name, label, arch, programs, args):
         kernel = KERNELS[name.decode()]
         self.launches.append(label.decode())
-        if not kernel.is_triton:
+        if not kernel.is_triton and not emulated.can_run(kernel):
             return 0
         try:
+            if not kernel.is_triton:
+                emulated.run(self.codegen, kernel, label.decode(), arch, programs, args)
+                return 1
             (variant,) = [v for v in kernel.variants() if kernel.label(v) == label.decode()]
             params = self.codegen.triton_params(kernel)
             bases = [(n, self.codegen.split_hint(a)[0]) for n, a in params]

@@ -20,3 +20,10 @@ def backend(request):
     """Where an op runs: its C++ CPU twins, its Triton kernels through Triton's interpreter, or the GPU."""
     with Backend(request.param) as backend:
         yield backend
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def native_backend(request):
+    """As ``backend``, without interpreting kernels: for what is too large for that, or not about kernels."""
+    with Backend(request.param) as backend:
+        yield backend

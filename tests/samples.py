@@ -218,7 +218,7 @@ SAMPLES = {
     "chunk_gated_delta_rule": RULES,
     "fused_recurrent_gated_delta_rule": [*RULES, rule(dtype=FP32)],
     "fused_recurrent_gated_delta_rule_update": [
-        update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, two_d=True, v_first=True),
+        update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),
         update(dtype=FP16, **ODD),
     ],
     "causal_conv1d_fn": [conv_fn(), conv_fn(channels_first=True), conv_fn(W=3, pool=False, dtype=FP16, C=66), conv_fn(W=2, dtype=FP32, activation=0)],

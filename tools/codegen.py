@@ -10,6 +10,7 @@ import ast
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from gdn_ops.spec import Kernel, Op
 
@@ -73,6 +74,30 @@ def split_hint(annotation: str) -> tuple[str, str]:
     """``"*T:16?"`` -> ``("*T", "16?")``: an alignment promise, always (":16") or in ALIGNED variants (":16?")."""
     base, _, hint = annotation.partition(":")
     return base, hint
+
+
+class CudaVariant(NamedTuple):
+    """A variant of a CUDA C++ kernel: its line of ``GDN_VARIANTS(X)``, ``X(symbol, keys..., constants...)``."""
+
+    label: str
+    symbol: str
+    line: str
+    threads: int
+    shared: int
+    constants: dict
+
+
+def cuda_variants(kernel: Kernel, arch: int) -> list[CudaVariant]:
+    ctype = {"bf16": "__nv_bfloat16", "fp16": "__half", "fp32": "float"}
+    found = []
+    for variant in kernel.variants():
+        tune, label = kernel.tune(variant, arch), kernel.label(variant)
+        symbol = re.sub(r"\W", "_", label)
+        constants = {**variant, **{k: v for k, v in tune.items() if k not in ("warps", "stages")}}
+        values = [ctype[v] if isinstance(v, str) else str(int(v)) for v in constants.values()]
+        line = f"X({symbol}, {', '.join(values)})"
+        found.append(CudaVariant(label, symbol, line, tune["warps"] * 32, tune.get("SHARED", 0), constants))
+    return found
 
 
 def args_struct(kernel: Kernel) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.codegen import CPP_SCALAR, split_hint, triton_params  # noqa: E402, I001
+from tools.codegen import CPP_SCALAR, cuda_variants, split_hint, triton_params  # noqa: E402, I001
 from gdn_ops.spec import SHARED_LIMIT, Kernel  # noqa: E402
 
 SIZE = {"int32_t": 4, "int64_t": 8, "float": 4}
@@ -83,17 +83,11 @@ def compile_triton(kernel: Kernel, variant: dict, arch: int) -> tuple[bytes, dic
 def compile_cuda(kernel: Kernel, arch: int) -> tuple[bytes, list[dict]]:
     """One image with every variant: the source sees ``GDN_VARIANTS(X)``, a list of ``X(symbol, keys..., tune...)``."""
     rtc = ctypes.CDLL(str(next(nvidia_package("cuda_nvrtc/lib").glob("libnvrtc.so.*"))))
-    ctype = {"bf16": "__nv_bfloat16", "fp16": "__half", "fp32": "float"}
-    metas, lines = [], []
-    for variant in kernel.variants():
-        tune = kernel.tune(variant, arch)
-        symbol = re.sub(r"\W", "_", kernel.label(variant))
-        constants = {k: v for k, v in tune.items() if k not in ("warps", "stages")}
-        values = [ctype[v] if isinstance(v, str) else int(v) for v in [*variant.values(), *constants.values()]]
-        lines.append(f"X({symbol}, {', '.join(map(str, values))})")
-        metas.append(dict(symbol=symbol, threads=tune["warps"] * 32, shared=tune.get("SHARED", 0), layout=None,
-                          constants=_tiles(kernel, {**variant, **constants})))  # fmt: skip
-    text = f'#define GDN_VARIANTS(X) {" ".join(lines)}\n#include "{kernel.source}"\n'
+    variants = cuda_variants(kernel, arch)
+    metas = [
+        dict(symbol=v.symbol, threads=v.threads, shared=v.shared, layout=None, constants=_tiles(kernel, v.constants)) for v in variants
+    ]
+    text = f'#define GDN_VARIANTS(X) {" ".join(v.line for v in variants)}\n#include "{kernel.source}"\n'
     options = [f"--gpu-architecture=sm_{arch}", "--std=c++17", f"-I{ROOT}", f"-I{ROOT / 'csrc'}",
                f"-I{nvidia_package('cuda_runtime/include')}"]  # fmt: skip
     program, size = ctypes.c_void_p(), ctypes.c_size_t()

@@ -108,11 +108,27 @@ Checks& Checks::state(const char* arg, const View& t, std::initializer_list<int6
   return t.defined() ? activation(arg, t, sizes, {DType::fp32, DType::bf16, DType::fp16}) : *this;
 }
 
+Checks& Checks::pool(const char* arg, const View& t, std::initializer_list<int64_t> sizes,
+                     std::initializer_list<DType> allowed) {
+  shape(arg, t, sizes).dtype(arg, t, allowed).device(arg, t).no_grad(arg, t);
+  if (t.dim != static_cast<int64_t>(sizes.size())) return *this;
+  int64_t step = 1;
+  bool dense = true;
+  for (int64_t d = t.dim - 1; d > 0; --d) {
+    dense = dense && (t.sizes[d] <= 1 || t.strides[d] == step);
+    step *= t.sizes[d];
+  }
+  if (dense && (t.sizes[0] <= 1 || t.strides[0] >= step)) return *this;
+  std::string strides;
+  for (int64_t d = 0; d < t.dim; ++d) strides += (d ? ", " : "") + std::to_string(t.strides[d]);
+  return fail(arg, "contiguous slots (they are never copied)", "strides [" + strides + "]");
+}
+
 Checks& Checks::cu_seqlens(const View& t, int64_t B) {
   if (!t.defined()) return *this;
   index("cu_seqlens", t, {-1});
-  that(t.dim != 1 || t.sizes[0] >= 1, "cu_seqlens", "N + 1 entries", t.shape());
-  return that(B == 1, "cu_seqlens", "B = 1 (packed tokens) with it", "B = " + std::to_string(B));
+  that(t.dim != 1 || t.sizes[0] >= 1, "cu_seqlens", "N + 1 entries", t);
+  return B == 1 ? *this : fail("cu_seqlens", "B = 1 (packed tokens) with it", "B = " + std::to_string(B));
 }
 
 Checks& Checks::heads(int64_t H, int64_t HV) {

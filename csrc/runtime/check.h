@@ -35,6 +35,10 @@ class Checks {
   Checks& gate_base(std::optional<double> base);
   // An optional state [N, HV, S0, S1]: fp32, bf16 or fp16, unit last stride.
   Checks& state(const char* arg, const View& t, std::initializer_list<int64_t> sizes);
+  // Slots of states or histories, updated in place, so never copied: [slots, ...] with contiguous slots that do not
+  // overlap.
+  Checks& pool(const char* arg, const View& t, std::initializer_list<int64_t> sizes,
+               std::initializer_list<DType> allowed);
   // Optional offsets of packed sequences: one-dimensional, N + 1 entries, and then B == 1.
   Checks& cu_seqlens(const View& t, int64_t B);
   // HV value heads share H key heads evenly.
@@ -45,6 +49,16 @@ class Checks {
   Checks& that(bool ok, const char* arg, const std::string& expected, const std::string& got);
   Checks& that(bool ok, const char* arg, const std::string& expected, int64_t got) {
     return ok ? *this : that(false, arg, expected, std::to_string(got));
+  }
+  // The same with words that cost nothing while all is well; a tensor's shape is what was got.
+  Checks& that(bool ok, const char* arg, const char* expected, const char* got) {
+    return ok ? *this : fail(arg, expected, got);
+  }
+  Checks& that(bool ok, const char* arg, const char* expected, int64_t got) {
+    return ok ? *this : fail(arg, expected, std::to_string(got));
+  }
+  Checks& that(bool ok, const char* arg, const char* expected, const View& got) {
+    return ok ? *this : fail(arg, expected, got.shape());
   }
 
   // Throws "gdn.<op>: <argument>: expected <...>, got <...>; ..." if anything was wrong.

@@ -1,0 +1,116 @@
+#include <vector>
+
+#include "chunk.h"  // Offsets, round_to
+#include "gen/kernels.h"
+
+namespace gdn::cpu {
+
+namespace {
+
+int64_t load_index(const IndexArg& t, int64_t i) {
+  const int32_t low = t.low[i * t.stride], high = t.high[i * t.stride];
+  return t.words == 2 ? static_cast<int64_t>(high) << 32 | static_cast<uint32_t>(low) : low;
+}
+
+int64_t offset(const RowsArg& x, int64_t row, int64_t t, int64_t h) {
+  return row * x.stride_r + t * x.stride_t + h * x.stride_h;
+}
+
+template <class T>
+float gate(const GateArg& x, int64_t row, int64_t t, int64_t h, float missing) {
+  if (x.at.data == nullptr) return missing;
+  const int64_t at = offset(x.at, row, t, h);
+  return x.dtype == kFP32 ? static_cast<const float*>(x.at.data)[at]
+                          : static_cast<float>(static_cast<const T*>(x.at.data)[at]);
+}
+
+// g and beta of a token, given or raw.
+template <class T>
+std::pair<float, float> gates(const FusedRecurrentArgs& a, int64_t row, int64_t t, int64_t hv) {
+  const float g = gate<T>(a.g, row, t, hv, 0), beta = gate<T>(a.beta, row, t, hv, 1);
+  if (a.A_log.at.data == nullptr) return {g, beta};
+  const float x = g + gate<T>(a.dt_bias, 0, 0, hv, 0);
+  return {-std::exp(gate<T>(a.A_log, 0, 0, hv, 0)) * (x > 20 ? x : std::log1p(std::exp(x))), 1 / (1 + std::exp(-beta))};
+}
+
+// x * rsqrt(sum x^2 + 1e-6) * scale where asked for, in float32.
+template <class T>
+void load_row(float* y, const T* x, int64_t K, bool l2norm, float scale) {
+  float sum = 0;
+  for (int64_t k = 0; k < K; ++k) sum += static_cast<float>(x[k]) * static_cast<float>(x[k]);
+  if (l2norm) scale /= std::sqrt(sum + 1e-6f);
+  for (int64_t k = 0; k < K; ++k) y[k] = static_cast<float>(x[k]) * scale;
+}
+
+// One token: h <- e^g h; u = beta (v - h^T k); h <- h + k u^T; o = h^T q. h [K, V].
+template <class T>
+void step(float* h, const float* q, const float* k, const T* v, float g, float beta, T* o, int64_t K, int64_t V) {
+  float u[256] = {}, sum[256] = {};
+  const float decay = std::exp(g);
+  for (int64_t i = 0; i < K; ++i)
+    for (int64_t j = 0; j < V; ++j) u[j] += (h[i * V + j] *= decay) * k[i];
+  for (int64_t j = 0; j < V; ++j) u[j] = beta * (static_cast<float>(v[j]) - u[j]);
+  for (int64_t i = 0; i < K; ++i)
+    for (int64_t j = 0; j < V; ++j) sum[j] += (h[i * V + j] += k[i] * u[j]) * q[i];
+  for (int64_t j = 0; j < V; ++j) o[j] = round_to<T>(sum[j]);
+}
+
+// Value head hv of sequence n, or of the tokens of no sequence (n == N).
+template <class T, class S>
+void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
+  const int64_t K = a.K, V = a.V, h = divide(static_cast<uint32_t>(hv), a.ratio);
+  const Offsets cu{a.cu_seqlens.low, a.cu_seqlens.stride, a.cu_seqlens.words, a.T};
+  const bool packed = cu.words != 0, pool = a.read.words != 0;
+  auto o = [&](int64_t row) { return static_cast<T*>(a.o) + row * a.o_stride + hv * V; };
+  auto zero = [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) std::fill_n(o(row), V, T(0.0f));
+  };
+  if (n == a.N) {
+    zero(0, cu[0]);
+    return zero(cu[a.N], a.T);
+  }
+  const int64_t row = packed ? cu[n] : n, first = packed ? row : n * a.T;
+  const int64_t tokens = packed ? std::max<int64_t>(cu[n + 1] - row, 0) : a.T;
+  const int64_t slot = pool ? load_index(a.read, n) : n, to = a.write.words ? load_index(a.write, n) : slot;
+  if (pool && (slot < a.min_slot || slot >= a.slots)) return zero(first, first + tokens);
+  if (pool && tokens == 0) return;
+
+  const int64_t step_k = v_first ? 1 : V, step_v = v_first ? K : 1;
+  std::vector<float> state(K * V, 0.0f);
+  float q[256], k[256];
+  if (a.h0 != nullptr && (a.has_state == nullptr || a.has_state[n * a.has_state_stride])) {
+    const S* h0 = static_cast<const S*>(a.h0) + slot * a.h0_stride + hv * K * V;
+    for (int64_t i = 0; i < K; ++i)
+      for (int64_t j = 0; j < V; ++j) state[i * V + j] = static_cast<float>(h0[i * step_k + j * step_v]);
+  }
+  for (int64_t t = 0; t < tokens; ++t) {
+    load_row(q, static_cast<const T*>(a.q.data) + offset(a.q, row, t, h), K, a.l2norm, a.scale);
+    load_row(k, static_cast<const T*>(a.k.data) + offset(a.k, row, t, h), K, a.l2norm, 1);
+    const auto [g, beta] = gates<T>(a, row, t, hv);
+    step(state.data(), q, k, static_cast<const T*>(a.v.data) + offset(a.v, row, t, hv), g, beta, o(first + t), K, V);
+  }
+  if (a.ht == nullptr || (pool && (to < a.min_slot || to >= a.slots))) return;
+  const int64_t at = to * a.ht_stride + hv * K * V;
+  for (int64_t i = 0; i < K; ++i)
+    for (int64_t j = 0; j < V; ++j) {
+      if (a.ht_fp32)
+        static_cast<float*>(a.ht)[at + i * step_k + j * step_v] = state[i * V + j];
+      else
+        static_cast<S*>(a.ht)[at + i * step_k + j * step_v] = round_to<S>(state[i * V + j]);
+    }
+}
+
+}  // namespace
+
+void fused_recurrent(const kernels::fused_recurrent::Keys& keys, const kernels::fused_recurrent::Args& a) {
+  const int64_t N = a.N + (a.cu_seqlens.words != 0);
+  with_float(static_cast<DType>(a.dtype), [&](auto* t) {
+    with_float(keys.S, [&](auto* s) {
+      using T = std::remove_pointer_t<decltype(t)>;
+      using S = std::remove_pointer_t<decltype(s)>;
+      parallel(N * a.HV, int64_t{a.K} * a.V, [&](int64_t i) { run<T, S>(a, keys.VFIRST, i / a.HV, i % a.HV); });
+    });
+  });
+}
+
+}  // namespace gdn::cpu

@@ -1,0 +1,374 @@
+// The gated delta rule token by token, on states in registers:
+//   h <- exp(g_t) h;  u = beta_t (v_t - h^T k_t);  h <- h + k_t u^T;  o_t = scale h^T q_t
+// Both read-outs come from the old state, so that one pass over it and one exchange between lanes serve a token:
+//   s_k = h^T k,  s_q = h^T q  (before the decay);  u = beta (v - e^g s_k);  o = e^g s_q + u (k . q)
+//
+// One warp holds BV columns of V of one value head of one sequence, all of K, in fp32. Its lanes are LK x LV: a lane
+// holds NK elements along K of NV columns, and loads them 16 bytes at a time:
+//   V first: a load is VEC elements along K; LK lanes cover a row of K, LV rows at a time
+//   K first: a load is VEC elements along V; LV lanes cover BV columns, so 32-byte sectors are used whole
+// Every load of the state is issued before its first use, and the token's own loads before that.
+// SINGLE: every sequence is one token of a dense batch. ALIGNED: K == BK, V a multiple of BV, states on 16 bytes; other
+// variants mask by the sizes at run time and move states one element at a time, in the same lanes.
+// Sums over K go in one order whatever the batch: a row's result never depends on its neighbours.
+//
+// Compiles for the CPU with tests/emulated_warp.h.
+#include "fused_recurrent.h"
+
+namespace gdn {
+
+constexpr unsigned kAll = 0xffffffffu;
+
+// ---- which lane holds what -------------------------------------------------------------------------------------
+
+template <class S, bool VFIRST, int BK, int BV>
+struct Lanes {
+  static constexpr bool V_FIRST = VFIRST;
+  static constexpr int VEC = 16 / sizeof(S);
+  static constexpr int LV = !VFIRST ? BV / VEC : BK / VEC >= 32 ? 1 : 32 * VEC / BK;  // lanes along V
+  static constexpr int LK = 32 / LV;                                                  // lanes along K
+  static constexpr int NV = BV / LV, NK = BK / LK;                                    // elements of a lane
+  static constexpr int NL = NV * NK / VEC;                                            // loads of a lane
+  static constexpr int GK = VFIRST ? VEC : NK < 8 ? NK : 8;                           // consecutive ones along K
+  static constexpr int STEP = VFIRST ? 1 : LV;                                        // lanes apart along K
+  static_assert(LV * NV == BV && LK * NK == BK && NV * 2 <= LK, "BV does not suit BK");
+
+  int k, v;  // coordinates of this lane
+
+  __device__ __forceinline__ explicit Lanes(int lane)
+      : k(VFIRST ? lane % LK : lane / LV), v(VFIRST ? lane / LK : lane % LV) {}
+
+  static __device__ __forceinline__ int lane(int k, int v) { return VFIRST ? v * LK + k : k * LV + v; }
+  // Index along K of the lane's element i, and along V, from the warp's first column, of its column i.
+  __device__ __forceinline__ int k_of(int i) const { return (i / GK * LK + k) * GK + i % GK; }
+  __device__ __forceinline__ int v_of(int i) const { return VFIRST ? i * LV + v : v * VEC + i; }
+  // Element e of load j: its index along K and along V.
+  __device__ __forceinline__ int k_of(int j, int e) const { return VFIRST ? k_of(j % (NK / VEC) * VEC + e) : k_of(j); }
+  __device__ __forceinline__ int v_of(int j, int e) const { return VFIRST ? v_of(j / (NK / VEC)) : v_of(e); }
+
+  // Sums of x[0 .. N) over the lanes along K. Each exchange halves what a lane still sums (then doubles what it has),
+  // so N numbers take N - 1 shuffles and a few more, not 5 N. Lane k is left with number k * N / LK.
+  template <int N>
+  __device__ __forceinline__ float sum(float (&x)[N]) const {
+#pragma unroll
+    for (int far = LK / 2, n = N; far > 0; far /= 2) {
+      if (n == 1) {
+        x[0] += __shfl_xor_sync(kAll, x[0], far * STEP);
+      } else {
+        n /= 2;
+        const bool upper = k & far;
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          const float mine = upper ? x[i + n] : x[i], theirs = upper ? x[i] : x[i + n];
+          x[i] = mine + __shfl_xor_sync(kAll, theirs, far * STEP);
+        }
+      }
+    }
+    return x[0];
+  }
+
+  // The sum of one number over the lanes along K, in each of them.
+  static __device__ __forceinline__ float sum(float x) {
+#pragma unroll
+    for (int far = LK / 2; far > 0; far /= 2) x += __shfl_xor_sync(kAll, x, far * STEP);
+    return x;
+  }
+};
+
+// ---- states ----------------------------------------------------------------------------------------------------
+
+// A lane's part of a head's state, in the order of its loads. `bits` holds 16-byte loads not yet looked at.
+template <class S, class L, bool ALIGNED>
+struct State {
+  static constexpr int VEC = L::VEC;
+  float x[L::NL][VEC];
+  uint4 bits[L::NL];
+
+  __device__ __forceinline__ float& at(int v, int k) {
+    return L::V_FIRST ? x[v * (L::NK / VEC) + k / VEC][k % VEC] : x[k][v];
+  }
+
+  static __device__ __forceinline__ int offset(int k, int v, int K, int V) {
+    return L::V_FIRST ? v * K + k : k * V + v;
+  }
+  // Of load j, from load 0 of the same lane.
+  static __device__ __forceinline__ int step(int j, int K, int V) {
+    constexpr int C = L::NK / VEC;
+    return L::V_FIRST ? j / C * L::LV * K + j % C * L::LK * VEC : (j / L::GK * L::LK * L::GK + j % L::GK) * V;
+  }
+
+  // `p`: the head's state.
+  __device__ __forceinline__ void load(const S* p, const L& lanes, int v0, int K, int V) {
+    const auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j) {
+      if constexpr (ALIGNED) {
+        bits[j] = __ldcs(reinterpret_cast<const uint4*>(first + step(j, K, V)));
+      } else {
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+          const bool inside = lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V;
+          x[j][e] = inside
+                        ? Number<S>::value(reinterpret_cast<const typename Number<S>::Bits*>(first)[step(j, K, V) + e])
+                        : 0.0f;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j) {
+      bits[j] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int e = 0; e < VEC; ++e) x[j][e] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void unpack() {
+    if constexpr (ALIGNED) {
+#pragma unroll
+      for (int j = 0; j < L::NL; ++j) {
+        const uint32_t words[4] = {bits[j].x, bits[j].y, bits[j].z, bits[j].w};
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+          if constexpr (VEC == 4)
+            x[j][e] = __uint_as_float(words[e]);
+          else
+            x[j][e] = e % 2 ? Number<S>::high(words[e / 2]) : Number<S>::low(words[e / 2]);
+        }
+      }
+    }
+  }
+
+  template <class W>
+  __device__ __forceinline__ void store(W* p, const L& lanes, int v0, int K, int V) const {
+    auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j) {
+      if constexpr (ALIGNED) {
+        auto* to = reinterpret_cast<uint4*>(first + step(j, K, V));
+        const float* y = x[j];
+        if constexpr (sizeof(W) == 4) {
+#pragma unroll
+          for (int e = 0; e < VEC; e += 4)
+            __stcs(to + e / 4, make_uint4(__float_as_uint(y[e]), __float_as_uint(y[e + 1]), __float_as_uint(y[e + 2]),
+                                          __float_as_uint(y[e + 3])));
+        } else {
+          using N = Number<W>;
+          __stcs(to, make_uint4(N::pack(y[0], y[1]), N::pack(y[2], y[3]), N::pack(y[4], y[5]), N::pack(y[6], y[7])));
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < VEC; ++e)
+          if (lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V) first[step(j, K, V) + e] = Number<W>::round(x[j][e]);
+      }
+    }
+  }
+};
+
+// ---- tokens ----------------------------------------------------------------------------------------------------
+
+// A token as it is in memory: loading one waits for nothing.
+template <class L>
+struct Token {
+  uint32_t q[L::NK], k[L::NK], v, g, beta;
+};
+
+// Where a warp finds its tokens: offsets of the sequence's first, in elements.
+template <class L>
+struct Source {
+  int64_t q, k, v, g, beta;
+  int own;  // the column of V whose value this lane needs
+
+  __device__ __forceinline__ Source(const FusedRecurrentArgs& a, uint32_t row, uint32_t h, uint32_t hv, int own)
+      : own(own) {
+    q = row * a.q.stride_r + h * a.q.stride_h;
+    k = row * a.k.stride_r + h * a.k.stride_h;
+    v = row * a.v.stride_r + hv * a.v.stride_h;
+    // The compiler must not know that gates are the same in all lanes: it would move them to uniform registers, and
+    // wait.
+    g = row * a.g.at.stride_r + hv * a.g.at.stride_h + threadIdx.y;
+    beta = row * a.beta.at.stride_r + hv * a.beta.at.stride_h + threadIdx.y;
+  }
+
+  template <class Bits>
+  __device__ __forceinline__ void load_rows(Token<L>& x, const FusedRecurrentArgs& a, const L& lanes, uint32_t t,
+                                            int K) const {
+    const auto* p_q = static_cast<const Bits*>(a.q.data) + q + t * a.q.stride_t;
+    const auto* p_k = static_cast<const Bits*>(a.k.data) + k + t * a.k.stride_t;
+    const auto* p_v = static_cast<const Bits*>(a.v.data) + v + t * a.v.stride_t;
+#pragma unroll
+    for (int i = 0; i < L::NK; ++i) {
+      const int at = lanes.k_of(i);
+      x.k[i] = at < K ? p_k[at] : 0;
+      x.q[i] = at < K ? p_q[at] : 0;
+    }
+    x.v = own < a.V ? p_v[own] : 0;
+  }
+
+  __device__ __forceinline__ void load(Token<L>& x, const FusedRecurrentArgs& a, const L& lanes, uint32_t t,
+                                       int K) const {
+    if (a.dtype == kFP32)
+      load_rows<uint32_t>(x, a, lanes, t, K);
+    else
+      load_rows<uint16_t>(x, a, lanes, t, K);
+    if (a.g.at.data) x.g = load_bits(a.g.at.data, g + t * a.g.at.stride_t, a.g.dtype);
+    if (a.beta.at.data) x.beta = load_bits(a.beta.at.data, beta + t * a.beta.at.stride_t, a.beta.dtype);
+  }
+};
+
+// Values of a token's bits.
+template <class N, class L>
+__device__ __forceinline__ void values(const Token<L>& x, float (&q)[L::NK], float (&k)[L::NK], float& v) {
+#pragma unroll
+  for (int i = 0; i < L::NK; ++i) q[i] = N::value(x.q[i]), k[i] = N::value(x.k[i]);
+  v = N::value(x.v);
+}
+
+// ---- the kernel ------------------------------------------------------------------------------------------------
+
+template <class S, bool VFIRST, int BK, bool ALIGNED, bool SINGLE, int BV, int WARPS>
+__device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
+  using L = Lanes<S, VFIRST, BK, BV>;
+  const int K = ALIGNED ? BK : a.K, V = a.V;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t head = divide(blockIdx.x, a.head_blocks), n = divide(head, a.heads), hv = head - n * a.HV;
+  const int v0 = (static_cast<int>(blockIdx.x - head * a.n_head_blocks) * WARPS + warp) * BV;
+  if (v0 >= V) return;
+  const L lanes(lane);
+  const int i_own = lanes.k % (L::LK / 2) / (L::LK / 2 / L::NV);  // the column this lane works out u and o for
+
+  // What says where everything else is comes first. Program n == N has the tokens of no sequence.
+  const bool varlen = !SINGLE && a.cu_seqlens.words != 0, pool = a.read.words != 0, outside = varlen && n == a.N;
+  IndexBits read{}, write{}, begin{}, end{};
+  uint32_t has_state = a.h0 != nullptr;
+  if (!outside) {
+    if (pool) read = index_bits(a.read, n);
+    if (a.has_state) has_state = load_byte(a.has_state + n * a.has_state_stride);
+    if (varlen) begin = index_bits(a.cu_seqlens, n), end = index_bits(a.cu_seqlens, n + 1);
+    if (a.write.words) write = index_bits(a.write, n);
+  } else {
+    begin = index_bits(a.cu_seqlens, 0), end = index_bits(a.cu_seqlens, a.N);
+  }
+  uint32_t row = n;
+  int tokens = SINGLE ? 1 : a.T;
+  if (varlen) {
+    row = bound_value(begin, a.cu_seqlens.words, a.T);
+    tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
+  }
+
+  const Source<L> source(a, row, divide(hv, a.ratio), hv, v0 + lanes.v_of(i_own));
+  Token<L> token;
+  uint32_t A_log = 0, dt_bias = 0;
+  if (tokens > 0 && !outside) {
+    source.load(token, a, lanes, 0, K);
+    if (a.A_log.at.data) {
+      A_log = load_bits(a.A_log.at.data, hv * a.A_log.at.stride_h + threadIdx.y, a.A_log.dtype);
+      dt_bias = load_bits(a.dt_bias.at.data, hv * a.dt_bias.at.stride_h + threadIdx.y, a.dt_bias.dtype);
+    }
+  }
+
+  // Padding: zeros, and no state touched.
+  const int64_t o_row = varlen ? row : static_cast<int64_t>(n) * a.T;
+  int64_t o = o_row * a.o_stride + hv * V;
+  const int64_t slot = pool ? index_value(read, a.read.words) : n;
+  if (outside || (pool && (slot < a.min_slot || slot >= a.slots))) {
+    const int64_t count = outside ? a.T - tokens : tokens;
+#pragma unroll 1
+    for (int64_t i = lane; i < count * BV; i += 32) {
+      const int64_t t = i / BV, at = !outside ? t : t < row ? t - row : t - row + tokens;
+      const int v = v0 + static_cast<int>(i % BV);
+      if (v < V) store_rounded(a.o, o + at * a.o_stride + v, 0.0f, a.dtype);
+    }
+    return;
+  }
+
+  const int64_t at = static_cast<int64_t>(hv) * a.KV;
+  const S* const h0 = static_cast<const S*>(a.h0) + slot * a.h0_stride + at;
+  if (tokens == 0) {  // the functional op's final state is its initial state
+    if (pool || a.ht == nullptr) return;
+#pragma unroll 1
+    for (int i = lane; i < BV * K; i += 32) {
+      const int k = VFIRST ? i % K : i / BV, v = v0 + (VFIRST ? i / K : i % BV), e = VFIRST ? v * K + k : k * V + v;
+      const auto* bits = reinterpret_cast<const typename Number<S>::Bits*>(h0);
+      if (v < V) static_cast<float*>(a.ht)[n * a.ht_stride + at + e] = a.h0 ? Number<S>::value(bits[e]) : 0.0f;
+    }
+    return;
+  }
+
+  State<S, L, ALIGNED> state;
+  state.clear();
+  if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V);
+
+  const bool stores = lanes.k % (L::LK / 2 / L::NV) == 0 && lanes.k < L::LK / 2 && source.own < V;
+  o += source.own;
+  for (int t = 0; t < tokens; ++t, o += a.o_stride) {
+    // The token's own numbers, while the state is on its way.
+    float q[L::NK], k[L::NK], v;
+    if (a.dtype == kBF16)
+      values<Number<bf16>>(token, q, k, v);
+    else if (a.dtype == kFP16)
+      values<Number<fp16>>(token, q, k, v);
+    else
+      values<Number<float>>(token, q, k, v);
+    float qq = 0, kk = 0, qk = 0;
+#pragma unroll
+    for (int i = 0; i < L::NK; ++i) qq = fmaf(q[i], q[i], qq), kk = fmaf(k[i], k[i], kk), qk = fmaf(q[i], k[i], qk);
+    qq = L::sum(qq), kk = L::sum(kk), qk = L::sum(qk);
+    const float r_q = a.l2norm ? a.scale * rsqrtf(qq + 1e-6f) : a.scale, r_k = a.l2norm ? rsqrtf(kk + 1e-6f) : 1.0f;
+    qk *= r_q * r_k;
+#pragma unroll
+    for (int i = 0; i < L::NK; ++i) q[i] *= r_q, k[i] *= r_k;
+
+    float g = a.g.at.data ? bits_value(token.g, a.g.dtype) : 0.0f;
+    float beta = a.beta.at.data ? bits_value(token.beta, a.beta.dtype) : 1.0f;
+    if (a.A_log.at.data) {
+      const float x = g + bits_value(dt_bias, a.dt_bias.dtype);
+      g = -expf(bits_value(A_log, a.A_log.dtype)) * (x > 20.0f ? x : log1pf(expf(x)));
+      beta = __fdividef(1.0f, 1.0f + expf(-beta));
+    }
+    const float decay = expf(g);
+    if (!SINGLE && t + 1 < tokens) source.load(token, a, lanes, t + 1, K);
+    if (t == 0) state.unpack();
+
+    // Both read-outs of every column in one exchange: lanes of the lower half along K end with s_k, of the upper with
+    // s_q.
+    float x[2 * L::NV];
+#pragma unroll
+    for (int i_v = 0; i_v < L::NV; ++i_v) {
+      x[i_v] = x[L::NV + i_v] = 0;
+#pragma unroll
+      for (int i_k = 0; i_k < L::NK; ++i_k) {
+        x[i_v] = fmaf(state.at(i_v, i_k), k[i_k], x[i_v]);
+        x[L::NV + i_v] = fmaf(state.at(i_v, i_k), q[i_k], x[L::NV + i_v]);
+      }
+    }
+    const float mine = lanes.sum(x), other = __shfl_xor_sync(kAll, mine, L::LK / 2 * L::STEP);
+    const bool upper = lanes.k >= L::LK / 2;
+    const float s_k = upper ? other : mine, s_q = upper ? mine : other;
+    const float u = beta * fmaf(-decay, s_k, v);
+    if (stores) store_rounded(a.o, o, fmaf(u, qk, decay * s_q), a.dtype);
+#pragma unroll
+    for (int i_v = 0; i_v < L::NV; ++i_v) {
+      const float b_u = __shfl_sync(kAll, u, L::lane(i_v * (L::LK / 2 / L::NV), lanes.v));
+#pragma unroll
+      for (int i_k = 0; i_k < L::NK; ++i_k) state.at(i_v, i_k) = fmaf(k[i_k], b_u, decay * state.at(i_v, i_k));
+    }
+  }
+
+  const int64_t to = a.write.words ? index_value(write, a.write.words) : slot;
+  if (a.ht == nullptr || (pool && (to < a.min_slot || to >= a.slots))) return;
+  if (sizeof(S) == 4 || a.ht_fp32)
+    state.store(static_cast<float*>(a.ht) + to * a.ht_stride + at, lanes, v0, K, V);
+  else
+    state.store(static_cast<S*>(a.ht) + to * a.ht_stride + at, lanes, v0, K, V);
+}
+
+}  // namespace gdn
+
+#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, BV, WARPS)                                                  \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32) symbol(const __grid_constant__ gdn::FusedRecurrentArgs a) { \
+    gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, SINGLE, BV, WARPS>(a);                                                \
+  }
+GDN_VARIANTS(GDN_KERNEL)

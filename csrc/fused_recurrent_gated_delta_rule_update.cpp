@@ -1,0 +1,76 @@
+#include "gen/ops.h"
+#include "recurrent.h"
+
+namespace gdn {
+
+Tensor fused_recurrent_gated_delta_rule_update(
+    const Tensor& q_, const Tensor& k_, const Tensor& v_, const OptTensor& g_, const OptTensor& beta_,
+    const OptTensor& A_log_, const OptTensor& a_, const OptTensor& dt_bias_, const OptTensor& b_,
+    const Tensor& ssm_pool_, const Tensor& ssm_indices_, const OptTensor& ssm_write_indices_,
+    const OptTensor& num_accepted_tokens_, const OptTensor& cu_seqlens_, const OptTensor& intermediate_states_,
+    const OptTensor& intermediate_indices_, const OptTensor& parents_, const OptTensor& has_initial_state_,
+    bool update_state, std::optional<double> scale, bool use_qk_l2norm_in_kernel, bool state_v_first,
+    int64_t min_slot) {
+  constexpr const char* op = "fused_recurrent_gated_delta_rule_update";
+
+  // shapes
+  const View q(q_), k(k_), v(v_), g(g_), beta(beta_), A_log(A_log_), a(a_), dt_bias(dt_bias_), b(b_);
+  const View pool(ssm_pool_), read(ssm_indices_), write(ssm_write_indices_), has_state(has_initial_state_);
+  const View cu_seqlens(cu_seqlens_);
+  const RecurrentSizes s(q, v, cu_seqlens);
+  const bool raw = A_log.defined() || a.defined() || dt_bias.defined() || b.defined();
+
+  // checks
+  Checks checks(op);
+  check_tokens(checks, s, q, k, v, cu_seqlens);
+  if (raw) {
+    checks.that(A_log.defined(), "A_log", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
+        .that(a.defined(), "a", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
+        .that(dt_bias.defined(), "dt_bias", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
+        .that(b.defined(), "b", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
+        .that(!g.defined(), "g", "None with raw gates (A_log, a, dt_bias, b)", "a tensor")
+        .that(!beta.defined(), "beta", "None with raw gates (A_log, a, dt_bias, b)", "a tensor");
+  } else {
+    checks.that(g.defined(), "g", "a tensor, or raw gates (A_log, a, dt_bias, b)", "None");
+  }
+  checks.gate("g", g, {s.B, s.T, s.HV}, q.dtype)
+      .gate("beta", beta, {s.B, s.T, s.HV}, q.dtype)
+      .gate("A_log", A_log, {s.HV}, q.dtype)
+      .gate("a", a, {s.B, s.T, s.HV}, q.dtype)
+      .gate("dt_bias", dt_bias, {s.HV}, q.dtype)
+      .gate("b", b, {s.B, s.T, s.HV}, q.dtype)
+      .pool("ssm_pool", pool, {-1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
+            {DType::fp32, DType::bf16, DType::fp16});
+  if (read.dim == 2)
+    checks.that(false, "ssm_indices", "one dimension [N] (2-D slots are not supported yet)", read);
+  else
+    checks.index("ssm_indices", read, {s.N});
+  if (write.defined()) checks.index("ssm_write_indices", write, {s.N});
+  if (has_state.defined())
+    checks.shape("has_initial_state", has_state, {s.N})
+        .dtype("has_initial_state", has_state, {DType::b8})
+        .device("has_initial_state", has_state);
+  checks.that(!num_accepted_tokens_.has_value(), "num_accepted_tokens", "None (not supported yet)", "a tensor")
+      .that(!intermediate_states_.has_value(), "intermediate_states", "None (not supported yet)", "a tensor")
+      .that(!intermediate_indices_.has_value(), "intermediate_indices", "None (not supported yet)", "a tensor")
+      .that(!parents_.has_value(), "parents", "None (not supported yet)", "a tensor")
+      .done();
+
+  // pick
+  const auto kernel = pick_recurrent(op, s, q, {pool.data, pool.dtype, pool.stride(0)}, state_v_first);
+
+  // launch
+  Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  FusedRecurrentArgs args = recurrent_args(s, q, k, v, cu_seqlens, o, scale, use_qk_l2norm_in_kernel, kernel);
+  args.g = gate_arg(raw ? a : g, s.packed), args.beta = gate_arg(raw ? b : beta, s.packed);
+  args.A_log = gate_arg(A_log, s.packed), args.dt_bias = gate_arg(dt_bias, s.packed);
+  args.h0 = pool.data, args.h0_stride = pool.stride(0);
+  args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
+  args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
+  args.read = index_arg(read), args.write = index_arg(write);
+  args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
+  launch_recurrent(kernel, s, args);
+  return o;
+}
+
+}  // namespace gdn

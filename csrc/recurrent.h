@@ -1,0 +1,85 @@
+// What the host functions of the token loop share: sizes, checks of the tokens, and the launch.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "gen/kernels.h"
+#include "runtime/args.h"
+
+namespace gdn {
+
+struct RecurrentSizes {
+  int64_t B, T, H, K, HV, V, N;  // N sequences: rows of the batch, or packed in its only row
+  bool packed;
+
+  RecurrentSizes(const View& q, const View& v, const View& cu_seqlens)
+      : B(q.size(0)),
+        T(q.size(1)),
+        H(q.size(2)),
+        K(q.size(3)),
+        HV(v.size(2)),
+        V(v.size(3)),
+        N(cu_seqlens.defined() ? std::max<int64_t>(cu_seqlens.size(0), 1) - 1 : B),
+        packed(cu_seqlens.defined()) {}
+};
+
+inline Checks& check_tokens(Checks& checks, const RecurrentSizes& s, const View& q, const View& k, const View& v,
+                            const View& cu_seqlens) {
+  return checks.activation("q", q, {-1, -1, -1, -1}, {DType::bf16, DType::fp16, DType::fp32})
+      .activation("k", k, {s.B, s.T, s.H, s.K}, {q.dtype})
+      .activation("v", v, {s.B, s.T, -1, -1}, {q.dtype})
+      .that(s.H >= 1, "q", "at least one head", q)
+      .that(s.K >= 1 && s.K <= 256, "q", "a head size K of 1 to 256", s.K)
+      .that(s.V >= 1 && s.V <= 256, "v", "a head size V of 1 to 256", s.V)
+      .that(s.H < 1 || (s.HV >= 1 && s.HV % s.H == 0), "v", "heads in a multiple of q's", s.HV)
+      .that(s.T <= INT32_MAX, "q", "fewer than 2^31 tokens in a row", s.T)
+      .cu_seqlens(cu_seqlens, s.B);
+}
+
+// States `stride` elements apart.
+struct States {
+  void* data;
+  DType dtype;
+  int64_t stride;
+};
+
+// The kernel for these sizes. Aligned states have whole rows and are read and written 16 bytes at a time.
+inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const RecurrentSizes& s, const View& q,
+                                                       const States& h0, bool state_v_first) {
+  const bool aligned = (s.K == 64 || s.K == 128) && s.V % 16 == 0 && reinterpret_cast<uintptr_t>(h0.data) % 16 == 0 &&
+                       h0.stride * element_size(h0.dtype) % 16 == 0;
+  const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
+  const bool single = aligned && s.T == 1 && !s.packed;
+  return pick<kernels::fused_recurrent>(
+      op, q.device, {.S = h0.dtype, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single});
+}
+
+// The arguments that every op has; gates and where states are read and written are the op's own. A block holds BV *
+// WARPS columns of V of one head of one sequence.
+inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, const View& q, const View& k, const View& v,
+                                         const View& cu_seqlens, const Tensor& o, std::optional<double> scale,
+                                         bool l2norm, const Picked<kernels::fused_recurrent>& kernel) {
+  const int64_t head_blocks = ceil_div(s.V, kernel.tiles.BV * kernel.tiles.WARPS);
+  FusedRecurrentArgs a{};
+  a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);
+  a.cu_seqlens = index_arg(cu_seqlens);
+  a.o = View(o).data;
+  a.head_blocks = divisor(head_blocks), a.heads = divisor(s.HV), a.ratio = divisor(s.HV / s.H);
+  a.n_head_blocks = static_cast<int32_t>(head_blocks);
+  a.N = static_cast<int32_t>(s.N), a.T = static_cast<int32_t>(s.T);
+  a.HV = static_cast<int32_t>(s.HV), a.K = static_cast<int32_t>(s.K), a.V = static_cast<int32_t>(s.V);
+  a.KV = a.K * a.V, a.o_stride = a.HV * a.V;
+  a.scale = static_cast<float>(scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  a.dtype = static_cast<int32_t>(q.dtype);
+  a.l2norm = l2norm;
+  return a;
+}
+
+// Packed, one more "sequence" has the tokens that belong to none.
+inline void launch_recurrent(const Picked<kernels::fused_recurrent>& kernel, const RecurrentSizes& s,
+                             const FusedRecurrentArgs& a) {
+  kernel.launch((s.N + s.packed) * s.HV * a.n_head_blocks, a);
+}
+
+}  // namespace gdn

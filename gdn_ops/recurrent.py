@@ -1,0 +1,111 @@
+"""The gated delta rule token by token: documented forms of ``torch.ops.gdn`` operators."""
+
+import torch
+
+_ops = torch.ops.gdn
+
+
+def fused_recurrent_gated_delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor | None = None,
+    beta: torch.Tensor | None = None,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    state_v_first: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gated delta rule, one token after another, in float32.
+
+    ``h <- exp(g_t) h;  u = beta_t (v_t - h^T k_t);  h <- h + k_t u^T;  o_t = scale h^T q_t``
+
+    Args:
+        q, k: ``[B, T, H, K]``, bf16, fp16 or fp32; unit stride in the last dimension, any other strides. K <= 256.
+        v: ``[B, T, HV, V]`` in q's dtype, ``HV % H == 0``, V <= 256; value head j uses key head ``j // (HV // H)``.
+        g: ``[B, T, HV]``, natural logarithm of the decay, fp32 or q's dtype, any strides. None: no decay.
+        beta: ``[B, T, HV]``, fp32 or q's dtype, any strides. None: ones.
+        scale: of q; ``K ** -0.5`` by default.
+        initial_state: ``[N, HV, K, V]`` (``[N, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16. None: zeros.
+        output_final_state: whether the final states are returned.
+        cu_seqlens: ``[N + 1]``, int32 or int64: sequence n is tokens ``[cu_seqlens[n], cu_seqlens[n + 1])`` of the only
+            batch row. None: each of the ``N = B`` rows is a sequence.
+        use_qk_l2norm_in_kernel: q and k become ``x * rsqrt(sum(x**2) + 1e-6)`` first.
+        state_v_first: states are ``[HV, V, K]``.
+
+    Returns:
+        o ``[B, T, HV, V]`` in q's dtype, zeros for tokens of no sequence; and the final states in fp32, in the layout of
+        ``initial_state``, of shape ``[0]`` when not asked for. An empty sequence keeps its initial state.
+
+    Raises:
+        RuntimeError: wrong rank, size, dtype, device or stride, or an input requires a gradient.
+
+    Source: Gated Delta Networks (arXiv 2412.06464); ``fused_recurrent_gated_delta_rule`` of flash-linear-attention.
+    """
+    return _ops.fused_recurrent_gated_delta_rule(
+        q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first
+    )
+
+
+def fused_recurrent_gated_delta_rule_update(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    A_log: torch.Tensor | None,
+    a: torch.Tensor | None,
+    dt_bias: torch.Tensor | None,
+    b: torch.Tensor | None,
+    ssm_pool: torch.Tensor,
+    ssm_indices: torch.Tensor,
+    ssm_write_indices: torch.Tensor | None = None,
+    num_accepted_tokens: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    intermediate_states: torch.Tensor | None = None,
+    intermediate_indices: torch.Tensor | None = None,
+    parents: torch.Tensor | None = None,
+    has_initial_state: torch.Tensor | None = None,
+    update_state: bool = True,
+    scale: float | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    state_v_first: bool = False,
+    min_slot: int = 0,
+) -> torch.Tensor:
+    """Decode: the gated delta rule on a pool of states, which is updated in place.
+
+    Gates are given, or raw: ``g = -exp(A_log) * softplus(a + dt_bias)`` (threshold 20) and ``beta = sigmoid(b)``, in
+    float32 and never rounded. Tokens as in ``fused_recurrent_gated_delta_rule``: N rows of T tokens, or packed.
+
+    Args:
+        q, k, v, scale, cu_seqlens, use_qk_l2norm_in_kernel: see ``fused_recurrent_gated_delta_rule``.
+        g, beta: ``[B, T, HV]``, fp32 or q's dtype; ``beta=None`` is ones. None both with raw gates.
+        A_log, dt_bias: ``[HV]``; a, b: ``[B, T, HV]``; fp32 or q's dtype. All four or none.
+        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16. Any slot stride, the
+            rest contiguous: a pool is never copied. Changed in place.
+        ssm_indices: ``[N]``, int32 or int64, any stride: each sequence's slot. A slot below ``min_slot`` or past the pool
+            marks padding: its output is zeros and no state is read or written. Slots of live rows must differ.
+        ssm_write_indices: ``[N]``: where final states go instead; a slot below ``min_slot`` or past the pool skips the store.
+        has_initial_state: ``[N]`` bool; False starts from zeros, whatever the slot holds. None: all True.
+        update_state: False leaves the pool as it is.
+        min_slot: smallest slot that is not padding.
+        num_accepted_tokens, intermediate_states, intermediate_indices, parents: must be None; not supported yet, nor are 2-D
+            ``ssm_indices``.
+
+    Returns:
+        o ``[B, T, HV, V]`` in q's dtype, zeros for padded rows and tokens of no sequence. The slot of an empty sequence keeps its
+        bits.
+
+    Raises:
+        RuntimeError: wrong rank, size, dtype, device or stride, an incomplete or mixed set of gates, a pool that would have to be
+            copied, or an input requires a gradient.
+
+    Source: ``fused_sigmoid_gating_delta_rule_update`` of SGLang and vLLM, ``fused_recurrent_gated_delta_rule`` of LightLLM.
+    """
+    return _ops.fused_recurrent_gated_delta_rule_update(
+        q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices, num_accepted_tokens, cu_seqlens,
+        intermediate_states, intermediate_indices, parents, has_initial_state, update_state, scale, use_qk_l2norm_in_kernel,
+        state_v_first, min_slot,
+    )  # fmt: skip

@@ -1,0 +1,262 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from harness import assert_close, guarded
+from recurrent_cases import BF16, FP16, FP32, RMS, Case, arguments, bits, setup
+from recurrent_cases import run_update as run
+
+from gdn_ops import reference
+
+STATE = {FP32: 1e-6, BF16: 2.5e-3, FP16: 4e-4}  # one rounding at the store
+
+CASES = [
+    Case("raw-v-first", K=128, raw=True, v_first=True),
+    Case("raw", K=128, H=2, HV=4, raw=True),
+    Case("gates", B=4, index=torch.int32),
+    Case("gates-v-first", B=4, v_first=True),
+    Case("bf16-pool-v-first", K=128, state=BF16, v_first=True, raw=True, gates=BF16),
+    Case("bf16-pool", K=128, state=BF16, raw=True),
+    Case("fp16-pool", state=FP16, dtype=FP16, raw=True, gates=FP16),
+    Case("fp16-pool-v-first", state=FP16, dtype=FP16, v_first=True),
+    Case("fp32-activations", B=1, state=BF16, dtype=FP32, raw=True, v_first=True),
+    Case("rows-of-tokens", B=3, T=4, raw=True, v_first=True),
+    Case("packed", lengths=(0, 3, 1, 0), before=1, after=2, index=torch.int32, raw=True),
+    Case("packed-v-first", lengths=(1, 2, 4), state=BF16, v_first=True),
+    Case("ratio-3", H=2, HV=6, raw=True, v_first=True),
+    Case("odd-sizes", K=48, V=20, raw=True, state=BF16),
+    Case("odd-sizes-v-first", K=100, V=13, v_first=True, dtype=FP16),
+    Case("largest", HV=1, B=1, K=256, V=256, raw=True, v_first=True),
+    Case("no-rows", B=0),
+    Case("no-tokens", T=0),
+]
+
+
+def check(case, x, **options):
+    """Runs the op; compares the output and written slots with the reference, and everything else, bit by bit, with what was."""
+    want_o, want_pool = reference.fused_recurrent_gated_delta_rule_update(**arguments(case, x, options))
+    before = x.storage.clone()
+    o = run(case, x, **options)
+    assert o.dtype == case.dtype and o.is_contiguous()
+    assert_close(o, want_o, RMS[case.dtype], what="o")
+    old = before.as_strided(x.pool.shape, x.pool.stride())
+    written = [n for n in range(len(old)) if not torch.equal(bits(want_pool[n]), bits(old[n].cpu().double()))]
+    if written:
+        assert_close(x.pool[written], want_pool[written], STATE[case.state], what="states")
+    after = x.storage.clone()
+    after.as_strided(x.pool.shape, x.pool.stride())[written] = old[written]
+    assert torch.equal(bits(after), bits(before)), "something else was written"
+    return o, written
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values(backend, case):
+    x = setup(case, backend.device, index=case.index)
+    again = setup(case, backend.device, index=case.index)
+    o, written = check(case, x)
+    live = case.N if case.T else 0
+    assert len(written) == (live if case.lengths is None else sum(length > 0 for length in case.lengths))
+    if case.lengths is not None:
+        assert not o[:, case.outside(backend.device)].any()
+    assert torch.equal(run(case, again), o) and torch.equal(bits(again.storage), bits(x.storage))
+
+
+# ---- padding and slots ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    "slots, min_slot", [((3, -1, 0, -7), 0), ((-1, -1, -1, -1), 0), ((0, 2, 1, 9), 1), ((10, 4, 99, 2**31 - 1), 0), ((5, -1, 0, 3), -9)]
+)
+def test_padded_rows(backend, slots, min_slot, index):
+    """Slots below min_slot or past the pool: zeros out, nothing read (their tokens are NaN) or written."""
+    case = Case("", B=4, raw=True, v_first=True)
+    x = setup(case, backend.device, slots, index=index)
+    live = [max(min_slot, 0) <= s < len(x.pool) for s in slots]
+    for n, alive in enumerate(live):
+        if not alive:
+            x.q[n] = x.k[n] = x.v[n] = x.a[n] = float("nan")
+    want = setup(case, backend.device, slots, index=index)
+    o = run(case, x, min_slot=min_slot)
+    check(case, want, min_slot=max(min_slot, 0))
+    assert torch.equal(bits(x.storage), bits(want.storage))
+    assert [bool(row.any()) for row in o] == live and torch.isfinite(o.float()).all()
+
+
+def test_slot_past_32_bits(backend):
+    case = Case("", B=2)
+    x = setup(case, backend.device, [1 << 32, 3])
+    o, written = check(case, x)
+    assert written == [3] and not o[0].any()
+
+
+@pytest.mark.parametrize("T", [1, 3])
+def test_padded_packed_rows(backend, T):
+    case = Case("", lengths=(T, 2, T), after=1)
+    x = setup(case, backend.device, [2, -1, 0])
+    o, written = check(case, x)
+    assert written == [0, 2] and not o[:, T : T + 2].any()
+
+
+@pytest.mark.parametrize("v_first", [False, True])
+def test_write_indices(backend, v_first):
+    """The final state goes to another slot; a slot below min_slot or past the pool skips that store alone."""
+    case = Case("", B=5, raw=True, v_first=v_first)
+    x = setup(case, backend.device, [1, 2, -1, 3, 4])
+    write = torch.tensor([5, -1, 6, 12, 4], dtype=torch.int32, device=backend.device)
+    o, written = check(case, x, ssm_write_indices=write)
+    assert written == [4, 5] and o[1].any() and o[3].any() and not o[2].any()
+
+
+def test_pool_is_left_alone(backend):
+    case = Case("", B=3, T=2)
+    x = setup(case, backend.device, [2, 2, 0])  # only read: slots may repeat
+    _, written = check(case, x, update_state=False)
+    assert written == []
+
+
+@pytest.mark.parametrize("has", [None, True, False])
+def test_empty_sequence_keeps_its_slot(backend, has):
+    case = Case("", lengths=(0, 2, 0), state=BF16)
+    x = setup(case, backend.device)
+    x.pool[x.slots[0]] = float("nan")
+    flags = None if has is None else torch.tensor([has] * 3, device=backend.device)
+    _, written = check(case, x, has_initial_state=flags)
+    assert written == [3]
+
+
+@pytest.mark.parametrize("v_first", [False, True])
+@pytest.mark.parametrize("lengths", [None, (1, 2, 5)], ids=str)
+def test_has_initial_state(backend, lengths, v_first):
+    """A flag that is false is a state of exact zeros, whatever the slot holds; flags of any stride."""
+    case = Case("", B=3, lengths=lengths, v_first=v_first)
+    x, want = setup(case, backend.device), setup(case, backend.device)
+    x.pool[x.slots[0]], x.pool[x.slots[2]] = float("nan"), float("inf")
+    want.pool[want.slots[0]] = want.pool[want.slots[2]] = 0
+    flags = torch.tensor([[False, True], [True, False], [False, True]], device=backend.device)[:, 0]
+    o = run(case, x, has_initial_state=flags)
+    assert torch.equal(o, run(case, want)) and torch.equal(bits(x.storage), bits(want.storage))
+
+
+@pytest.mark.parametrize("gap", [0, 64, 1])
+@pytest.mark.parametrize("v_first", [False, True])
+def test_slot_stride(backend, gap, v_first):
+    """The pool is updated where it is, also when slots lie apart (1: no 16-byte access is possible)."""
+    for case in (Case("", v_first=v_first), Case("", K=128, state=BF16, v_first=v_first, raw=True)):
+        check(case, setup(case, backend.device, gap=gap))
+
+
+def test_layer_of_a_pool(backend):
+    case = Case("", v_first=True)
+    x = setup(case, backend.device)
+    layers = torch.full((3, *x.pool.shape), float("nan"), device=backend.device)
+    paged = torch.full((len(x.pool), 2, *x.pool.shape[1:]), float("nan"), device=backend.device)
+    layers[1], paged[:, 1] = x.pool, x.pool
+    o = run(case, x)
+    for view, storage in [(layers[1], layers), (paged[:, 1], paged)]:
+        assert torch.equal(run(case, x, ssm_pool=view), o) and torch.equal(view, x.pool)
+        assert storage.isnan().sum() == storage.numel() - x.pool.numel()
+
+
+@pytest.mark.parametrize("v_first", [False, True])
+def test_batch_does_not_matter(backend, v_first):
+    """A row alone, in a batch and in any order: the same bits."""
+    case = Case("", B=5, K=128, raw=True, v_first=v_first)
+    x, flipped = setup(case, backend.device), setup(case, backend.device)
+    o = run(case, x)
+    turned = run(case, flipped, ssm_indices=x.slots.flip(0), **{n: getattr(x, n).flip(0) for n in ("q", "k", "v", "a", "b")})
+    assert torch.equal(turned.flip(0), o) and torch.equal(bits(flipped.storage), bits(x.storage))
+    alone = setup(case, backend.device)
+    for n in range(case.B):
+        row = {i: getattr(x, i)[n : n + 1] for i in ("q", "k", "v", "a", "b")}
+        assert torch.equal(run(case, alone, ssm_indices=x.slots[n : n + 1], **row), o[n : n + 1])
+    assert torch.equal(bits(alone.storage), bits(x.storage))
+
+
+def test_tokens_of_a_row_are_steps(backend):
+    case = Case("", T=3, raw=True, v_first=True)
+    x, steps = setup(case, backend.device), setup(case, backend.device)
+    o = run(case, x)
+    for t in range(3):
+        row = run(case, steps, **{n: getattr(x, n)[:, t : t + 1] for n in ("q", "k", "v", "a", "b")})
+        assert_close(row, o[:, t : t + 1], RMS[BF16], what=f"token {t}")
+    assert_close(steps.pool, x.pool, 1e-6, what="states")
+
+
+# ---- views -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("N", [1, 4])
+def test_views(backend, N):
+    """q, k, v, a, b sliced from one projection, slots from a column of a table: the bits of contiguous clones."""
+    case = Case("", B=N, H=2, HV=4, raw=True, v_first=True)
+    x, clone = setup(case, backend.device), setup(case, backend.device)
+    sizes = [2 * 64, 2 * 64, 4 * 32, 4, 4]
+    columns = guarded(torch.randn(N, 1, 3 + sum(sizes)), backend.device).to(BF16)[..., 3:].split(sizes, -1)
+    views = {n: c.unflatten(-1, (h, -1)) for n, c, h in zip("qkv", columns, (2, 2, 4))} | dict(a=columns[3], b=columns[4])
+    views |= dict(ssm_indices=torch.stack([x.slots, x.slots * 0 - 1], 1)[:, 0], A_log=x.A_log[:1].expand(4))
+    o = run(case, x, **views)
+    assert torch.equal(o, run(case, clone, **{n: v.contiguous() for n, v in views.items()}))
+    assert torch.equal(bits(x.storage), bits(clone.storage)) and o.any()
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("state, slots", [(BF16, [4095, 4096, 4097]), (FP32, [8192, 4096, 1])], ids=["4 GB", "17 GB"])
+def test_large_pool(state, slots):
+    """Slot times HV * K * V passes 2^31 (and 2^32): exactly the named slots change."""
+    case = Case("", H=16, HV=32, K=128, V=128, B=3, state=state, raw=True, v_first=True)
+    x = case.tokens("cuda")
+    pool = torch.full((max(slots) + 3, 32, 128, 128), 0.5, dtype=state, device="cuda")
+    pool[slots] = x.h0
+    x.pool, x.slots = x.h0.clone(), torch.arange(3, device="cuda")
+    o = run(case, x)
+    assert torch.equal(run(case, x, ssm_pool=pool, ssm_indices=torch.tensor(slots, device="cuda")), o)
+    assert torch.equal(pool[slots], x.pool)
+    for n in {0, *(s % 4096 for s in slots), *(s + 1 for s in slots), *(s - 1 for s in slots)} - set(slots):
+        assert (pool[n] == 0.5).all(), n
+
+
+# ---- refusals ----------------------------------------------------------------------------------------------------
+
+X = setup(Case("", H=2, HV=4, raw=True))
+NEXT = torch.arange(2)
+REFUSALS = [
+    (dict(A_log=None, a=None, dt_bias=None, b=None), r"g: expected a tensor, or raw gates \(A_log, a, dt_bias, b\), got None"),
+    (dict(b=None), "b: expected a tensor with the other raw gates .*, got None"),
+    (dict(A_log=None, dt_bias=None), "A_log: expected .*; dt_bias: expected"),
+    (dict(g=X.g), "g: expected None with raw gates .*, got a tensor"),
+    (dict(beta=X.beta), "beta: expected None with raw gates"),
+    (dict(a=X.a[:, 0]), r"a: expected shape \[2, 1, 4\], got \[2, 4\]"),
+    (dict(A_log=X.A_log[:2]), r"A_log: expected shape \[4\], got \[2\]"),
+    (dict(dt_bias=X.dt_bias.half()), "dt_bias: expected fp32 or bf16, got fp16"),
+    (dict(ssm_pool=X.pool[:, :2]), r"ssm_pool: expected shape \[any, 4, 64, 32\], got \[6, 2, 64, 32\]"),
+    (dict(ssm_pool=X.pool.transpose(-1, -2), state_v_first=True), r"ssm_pool: expected contiguous slots .*, got strides \[8192, 2048, 1, 32\]"),
+    (dict(ssm_pool=X.pool[:1].expand(6, -1, -1, -1)), "ssm_pool: expected contiguous slots"),
+    (dict(ssm_pool=X.pool[..., ::2].repeat_interleave(2, -1)[..., ::2], v=X.v[..., :16]), "ssm_pool: expected contiguous slots"),
+    (dict(ssm_pool=X.pool.double()), "ssm_pool: expected fp32 or bf16 or fp16, got another dtype"),
+    (dict(ssm_pool=X.pool.clone().requires_grad_()), "ssm_pool: expected no gradient"),
+    (dict(ssm_indices=NEXT[:1]), r"ssm_indices: expected shape \[2\], got \[1\]"),
+    (dict(ssm_indices=NEXT.float()), "ssm_indices: expected int32 or int64, got fp32"),
+    (dict(ssm_indices=NEXT[:, None]), r"ssm_indices: expected one dimension \[N\] \(2-D slots are not supported yet\), got \[2, 1\]"),
+    (dict(ssm_write_indices=NEXT[:1]), r"ssm_write_indices: expected shape \[2\]"),
+    (dict(has_initial_state=NEXT), "has_initial_state: expected bool, got int64"),
+    (dict(has_initial_state=NEXT[:1].bool()), r"has_initial_state: expected shape \[2\]"),
+    (dict(num_accepted_tokens=NEXT), r"num_accepted_tokens: expected None \(not supported yet\), got a tensor"),
+    (dict(intermediate_states=X.pool), r"intermediate_states: expected None \(not supported yet\)"),
+    (dict(intermediate_indices=NEXT), r"intermediate_indices: expected None \(not supported yet\)"),
+    (dict(parents=NEXT), r"parents: expected None \(not supported yet\)"),
+    (dict(cu_seqlens=NEXT), "cu_seqlens: expected B = 1"),
+    (dict(k=X.k[:, :, :1], parents=NEXT), "k: expected .*; parents: expected"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes, message", REFUSALS, ids=lambda x: x[:40] if isinstance(x, str) else "")
+def test_refusals(changes, message):
+    """Nothing is written, and the process lives on."""
+    case = replace(Case(""), H=2, HV=4, raw=True)
+    x = setup(case)
+    before = x.storage.clone()
+    with pytest.raises(RuntimeError, match=r"gdn\.fused_recurrent_gated_delta_rule_update: .*" + message):
+        run(case, x, **changes)
+    assert torch.equal(bits(x.storage), bits(before))
