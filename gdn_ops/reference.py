@@ -118,6 +118,26 @@ def _heads_first(x: torch.Tensor, HV: int) -> torch.Tensor:
     return x.repeat_interleave(HV // x.shape[1], 1).transpose(0, 1)
 
 
+def chunk_scaled_dot_kkt(k, g=None, beta=None, cu_seqlens=None, chunk_size=64, gate_base=None) -> torch.Tensor:
+    """A[t, j] = beta_t (k_t . k_j) exp(g_t - g_j) for j < t, chunk by chunk."""
+    k = k.detach().to("cpu", F64)
+    like = next((x for x in (beta, g) if x is not None), k)
+    B, T, HV = like.shape[:3]
+    G = _decay(g, like, gate_base)
+    beta = torch.ones(B, T, HV, dtype=F64) if beta is None else beta.detach().to("cpu", F64)
+    A = torch.zeros(B, T, HV, chunk_size, dtype=F64)
+    for _, b, s, e in chunks(B, T, cu_seqlens, chunk_size):
+        b_k, b_G = _heads_first(k[b, s:e], HV), G[b, s:e].T  # [HV, L, K], [HV, L]
+        b_A = beta[b, s:e].T[..., None] * (b_k @ b_k.transpose(1, 2)) * (b_G[..., None] - b_G[:, None]).tril().exp()
+        A[b, s:e, :, : e - s] = b_A.tril(-1).transpose(0, 1)
+    return A
+
+
+def chunk_kkt_solve(k, g=None, beta=None, cu_seqlens=None, chunk_size=64, gate_base=None) -> torch.Tensor:
+    """(I + A)^-1 with the A of chunk_scaled_dot_kkt."""
+    return solve_tril(chunk_scaled_dot_kkt(k, g, beta, cu_seqlens, chunk_size, gate_base), cu_seqlens)
+
+
 def solve_tril(A: torch.Tensor, cu_seqlens: torch.Tensor | None = None) -> torch.Tensor:
     """(I + A)^-1, chunk by chunk; of A only what is below the diagonal counts."""
     A = A.detach().to("cpu", F64)

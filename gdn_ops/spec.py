@@ -55,9 +55,9 @@ class Kernel:
 class Out:
     """One output, as tracing needs it: ``like`` an argument, or ``shape`` in size letters and ``dtype``.
 
-    Letters are bound by ``Op.shapes``; ``N`` (sequences), ``NT`` (chunks) and ``S0 S1`` (the state's last two
-    sizes, in the order ``state_v_first`` asks for) are derived. ``dtype`` names an argument (a tensor, or a dtype that may be
-    None: then as ``like``), or is ``"fp32"``.
+    Letters are bound by ``Op.shapes``; derived are ``N`` (sequences), ``NT`` (chunks), ``HV`` (= ``H`` where no argument
+    says) and ``S0 S1`` (the state's last two sizes, in the order ``state_v_first`` asks for). ``dtype`` names an argument (a
+    tensor, or a dtype that may be None: then as ``like``), or is ``"fp32"``.
     ``when`` names the flag without which the output is empty (shape ``[0]``).
     """
 

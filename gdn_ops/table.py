@@ -81,6 +81,38 @@ TABLE = (
         ),
     ),
     Op(
+        name="chunk_scaled_dot_kkt",
+        schema="(Tensor k, Tensor? g=None, Tensor? beta=None, Tensor? cu_seqlens=None, SymInt chunk_size=64, float? gate_base=None)"
+        " -> Tensor",
+        shapes={"k": "B T H K", "beta": "B T HV", "g": "B T HV"},
+        outputs=(Out("A", "B T HV C", "fp32"),),
+        replaces="FLA chunk_scaled_dot_kkt_fwd",
+        kernels=(
+            Kernel(
+                name="chunk_scaled_dot_kkt",
+                source="triton_src/chunk_scaled_dot_kkt.py",
+                keys={"T": HALF, "ALIGNED": (True, False)},
+                tune=lambda v, arch: dict(warps=4, stages=2, BT=64, BK=64),
+            ),
+        ),
+    ),
+    Op(
+        name="chunk_kkt_solve",
+        schema="(Tensor k, Tensor? g=None, Tensor? beta=None, Tensor? cu_seqlens=None, SymInt chunk_size=64, float? gate_base=None)"
+        " -> Tensor",
+        shapes={"k": "B T H K", "beta": "B T HV", "g": "B T HV"},
+        outputs=(Out("Ai", "B T HV C", "k"),),
+        replaces="FLA chunk_scaled_dot_kkt_fwd with solve_tril",
+        kernels=(
+            Kernel(
+                name="chunk_kkt_solve",
+                source="triton_src/chunk_kkt_solve.py",
+                keys={"T": HALF, "ALIGNED": (True, False)},
+                tune=lambda v, arch: dict(warps=4, stages=2, BT=64, BK=64),
+            ),
+        ),
+    ),
+    Op(
         name="solve_tril",
         schema="(Tensor A, Tensor? cu_seqlens=None, ScalarType? output_dtype=None) -> Tensor",
         shapes={"A": "B T H C"},

@@ -28,6 +28,8 @@ def letters(op: Op, args: dict) -> dict:
         found["C"] = args["chunk_size"]
         chunks = (found["T"] + found["C"] - 1) // found["C"]
         found["NT"] = chunks if cu_seqlens is None else chunks + found["N"]
+    if "H" in found:
+        found.setdefault("HV", found["H"])
     if "K" in found and "V" in found:
         found["S0"], found["S1"] = ("V", "K") if args.get("state_v_first") else ("K", "V")
         found["S0"], found["S1"] = found[found["S0"]], found[found["S1"]]

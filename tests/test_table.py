@@ -59,7 +59,7 @@ def test_kernel_has_source_and_twin(kernel):
     source = (ROOT / kernel.source).read_text()
     assert (f"def {kernel.name}_kernel(" if kernel.is_triton else "GDN_VARIANTS(") in source
     twin = (ROOT / f"csrc/cpu/{kernel.name}.cpp").read_text()
-    assert re.search(rf"void {kernel.name}\(const kernels::{kernel.name}::Keys& ?\w*, const kernels::{kernel.name}::Args& ?\w*\)", twin)
+    assert re.search(rf"void {kernel.name}\(const kernels::{kernel.name}::Keys& ?\w*,\s+const kernels::{kernel.name}::Args& ?\w*\)", twin)
     users = [op for op in TABLE if any(k.name == kernel.name for k in op.kernels)]
     assert all(k is kernel for op in users for k in op.kernels if k.name == kernel.name), "two kernels of one name"
 

@@ -1,4 +1,4 @@
-"""(I + A)^-1 of a strictly lower triangular tile, by recursive block inversion.
+"""A = strictly_lower(beta_i (k_i . k_j) exp(g_i - g_j)) of a chunk, and (I + A)^-1 by recursive block inversion.
 
     [P   ]^-1   [ P^-1             ]
     [R  Q]    = [-Q^-1 R P^-1  Q^-1]     one level: X <- X - X R X with X = diag(P^-1, Q^-1), block sizes 1, 2, 4, 8, ...
@@ -13,6 +13,21 @@ products, which leave the tile where it is; in fp32, where products cost, S x S 
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def scaled_kkt(k, k_stride_t, K, o_t, m_t, m_A, b_g, b_beta, g_log2, BT: tl.constexpr, BK: tl.constexpr):
+    """A [BT, BT] fp32 of the keys at ``k`` (offset to row and head) where m_A, zeros elsewhere; masked before exp.
+
+    o_t, m_t, b_g, b_beta [BT]: tokens, which of them are read, cumulative gates and beta; g_log2: log2 of the gates' base.
+    """
+    b_A = tl.zeros([BT, BT], tl.float32)
+    for i_k in range(0, K, BK):
+        o_k = i_k + tl.arange(0, BK)
+        b_k = tl.load(k + o_t[:, None] * k_stride_t + o_k[None, :], mask=m_t[:, None] & (o_k < K)[None, :], other=0.0)
+        b_A = tl.dot(b_k, tl.trans(b_k), b_A)
+    b_decay = tl.exp2(tl.where(m_A, b_g[:, None] - b_g[None, :], 0.0) * g_log2)  # [BT, BT]
+    return tl.where(m_A, b_A * b_beta[:, None] * b_decay, 0.0)
 
 
 @triton.jit
