@@ -1,7 +1,7 @@
 """The table of ops in README.md, from gdn_ops/table.py.
 
-    python tools/support_table.py            # writes it between the two marks
-    python tools/support_table.py --check    # exit status 1 if README.md is not current
+python tools/support_table.py            # writes it between the two marks
+python tools/support_table.py --check    # exit status 1 if README.md is not current
 """
 
 from __future__ import annotations

@@ -52,12 +52,9 @@ def chunk_scaled_dot_kkt_kernel(
     o_t = i_t + o_i  # [BT]
     m_out = o_t < eos
     m_t = m_out & (i_n >= 0) & (i_n < N)  # tokens of no sequence: read as zeros
+    m_chunk = m_out[:, None] & ((o_i[:, None] ^ o_i[None, :]) < C)  # [BT, BT]: t and j in the same chunk (C = 2^n)
     if ALIGNED:
-        o_c = o_i
         m_chunk = m_out[:, None] & (o_i[None, :] < BT)
-    else:
-        o_c = o_i % C
-        m_chunk = m_out[:, None] & ((o_i // C)[:, None] == (o_i // C)[None, :])  # [BT, BT]: t and j in the same chunk
 
     b_g = load_gate(g, i_b * g_stride_b + o_t * g_stride_t + i_h * g_stride_h, m_t & (g_kind != 0), g_kind == 1, dtype)
     p_beta = i_b * beta_stride_b + o_t * beta_stride_t + i_h * beta_stride_h
@@ -68,4 +65,7 @@ def chunk_scaled_dot_kkt_kernel(
     m_A = m_chunk & (o_i[:, None] > o_i[None, :])
     b_A = scaled_kkt(k, k_stride_t, K, o_t, m_t, m_A, b_g, b_beta, g_log2, BT, BK)
     i_row = (i_b * T + o_t) * HV + i_h  # [BT]
-    tl.store(A + i_row[:, None] * (BT if ALIGNED else C) + o_c[None, :], b_A, mask=m_chunk)
+    if ALIGNED:
+        tl.store(A + i_row[:, None] * BT + o_i[None, :], b_A, mask=m_chunk)
+    else:
+        tl.store(A + i_row[:, None] * C + (o_i & (C - 1))[None, :], b_A, mask=m_chunk)

@@ -38,10 +38,10 @@ def solve_tril_kernel(
     o_t = i_t + o_i  # [BT]
     m_t = o_t < eos
     in_sequence = (i_n >= 0) & (i_n < N)
-    m_chunk = m_t[:, None] & ((o_i // C)[:, None] == (o_i // C)[None, :])  # [BT, BT]
+    m_chunk = m_t[:, None] & ((o_i[:, None] ^ o_i[None, :]) < C)  # [BT, BT]: in the same chunk (C = 2^n)
 
-    p_A = i_b * A_stride_b + o_t[:, None] * A_stride_t + i_h * A_stride_h + (o_i % C)[None, :]
+    p_A = i_b * A_stride_b + o_t[:, None] * A_stride_t + i_h * A_stride_h + (o_i & (C - 1))[None, :]
     b_A = load_state(A, p_A, m_chunk & (o_i[:, None] > o_i[None, :]) & in_sequence, A_kind)
     b_Ai = tl.where(in_sequence, invert_unit_lower(b_A, BT, "ieee"), 0.0)  # [BT, BT]
-    p_Ai = ((i_b * T + o_t) * H + i_h)[:, None] * C + (o_i % C)[None, :]
+    p_Ai = ((i_b * T + o_t) * H + i_h)[:, None] * C + (o_i & (C - 1))[None, :]
     store_state(Ai, p_Ai, b_Ai, m_chunk, Ai_kind)
