@@ -70,9 +70,10 @@ def build_info(chosen: list[int]) -> dict:
 
 
 def spec_text(kernel) -> str:
-    """What a kernel's compilation depends on besides source files: its variants and tuning on every arch."""
+    """What a kernel's compilation depends on besides source files: compilers, variants, and their tuning on every arch."""
     rows = [[kernel.label(v), {a: kernel.tune(v, a) for a in ARCHS}] for v in kernel.variants()]
-    return json.dumps([kernel.name, kernel.source, kernel.tiles, kernel.hot, rows], indent=1)
+    compilers = [importlib.metadata.version(p) for p in ("triton", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12")]
+    return json.dumps([compilers, kernel.name, kernel.source, kernel.tiles, kernel.hot, rows], indent=1)
 
 
 def graph(build: Path, chosen: list[int]) -> str:
@@ -85,10 +86,11 @@ def graph(build: Path, chosen: list[int]) -> str:
         f"-I{ROOT}/csrc -I{build} -isystem {include}/include -isystem {nvidia_package('cuda_runtime/include')}"
     )
     libs = f"-lstdc++ -lm -L{include}/lib -ltorch_cpu -lc10 -ldl"  # libtorch also exports parts of libstdc++, unversioned
+    python = Path(sys.executable).name  # through PATH: another environment with the same compilers rebuilds no cubin
     lines = [
         "ninja_required_version = 1.10",
-        f"rule cubin\n command = TRITON_DISABLE_LINE_INFO=1 TRITON_CACHE_DIR={build}/triton {sys.executable} {ROOT}/tools/cubin.py $kernel $arch $out\n description = $kernel sm_$arch",
-        f"rule registry\n command = {sys.executable} {ROOT}/tools/build_kernels.py --build-dir {build} --registry\n restat = 1\n description = registry",
+        f"rule cubin\n command = TRITON_DISABLE_LINE_INFO=1 TRITON_CACHE_DIR={build}/triton {python} {ROOT}/tools/cubin.py $kernel $arch $out\n description = $kernel sm_$arch",
+        f"rule registry\n command = {python} {ROOT}/tools/build_kernels.py --build-dir {build} --registry\n restat = 1\n description = registry",
         f"rule cxx\n command = c++ {flags} -MD -MF $out.d -c $in -o $out\n depfile = $out.d\n deps = gcc\n description = $in",
         "rule as\n command = c++ -c $in -o $out\n description = $in",
         f"rule link\n command = c++ -shared -Wl,--as-needed -Wl,-Bsymbolic -Wl,--no-undefined -Wl,--version-script={build}/gen/exports.map -s -o $out $in {libs}\n description = $out",
@@ -158,7 +160,8 @@ def main() -> None:
     (ROOT / "gdn_ops/lib").mkdir(exist_ok=True)
     ninja = Path(sys.executable).parent / "ninja"
     command = [str(ninja) if ninja.exists() else "ninja", "-C", str(build), "-j", str(args.jobs)]
-    if code := subprocess.call(command):
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if code := subprocess.call(command, env={**os.environ, "PATH": path}):
         raise SystemExit(code)
 
 
