@@ -153,6 +153,20 @@ def update(v_first=False, raw=True, state=FP32, index=torch.int32, rows=3, T=1, 
     return build
 
 
+def update_packed(index=torch.int64):
+    """Packed tokens, raw gates, states read from one slot and written to another, some rows new requests."""
+
+    def build(device):
+        x, r, N = tokens(device, True)
+        T = x["v"].shape[1]
+        args = pick(x, "q", "k", "v", "cu_seqlens", g=None, beta=None, A_log=r.normal(HV), dt_bias=r.normal(HV))
+        args |= dict(a=r.normal(1, T, HV, dtype=BF16), b=r.normal(1, T, HV, dtype=BF16), ssm_pool=r.normal(12, HV, D, D, scale=0.1))
+        args |= dict(ssm_indices=r.ints([2, 4, 6, 8, 10], index), ssm_write_indices=r.ints([3, 5, 0, 9, 11], index))
+        return args | dict(has_initial_state=r.ints([1, 0, 0, 1, 1], torch.bool), use_qk_l2norm_in_kernel=True, min_slot=1)
+
+    return build
+
+
 def conv_fn(W=4, channels_first=False, pool=True, dtype=BF16, C=192, bias=True, activation=1):
     def build(device):
         r, N, T = Draw(device), len(LENS), sum(LENS) + 3
@@ -201,17 +215,24 @@ def l2(*shape, dtype=BF16):
 
 
 ODD = dict(K=48, V=100)  # no power of two: the masked variants
-RULES = [rule(), rule(packed=True, v_first=True), rule(packed=True, state=False, beta=None), rule(dtype=FP16, **ODD), rule(v_first=True)]
+WIDE = dict(K=256, V=200)
+RULES = [
+    rule(),
+    rule(packed=True, v_first=True),
+    rule(packed=True, state=False, beta=None),
+    rule(dtype=FP16, **ODD),
+    rule(v_first=True, **WIDE),
+]
 
 SAMPLES = {
     "l2norm": [l2(2, 33, H, D), l2(5, 100, dtype=FP32), l2(3, 2048, dtype=FP16)],
     "chunk_local_cumsum": [cumsum(), cumsum(packed=True), cumsum(packed=True, reverse=True), cumsum(vector=True)],
-    "chunk_scaled_dot_kkt": [kkt(), kkt(packed=True), kkt(dtype=FP16, K=48)],
+    "chunk_scaled_dot_kkt": [kkt(), kkt(packed=True), kkt(dtype=FP16, K=48), kkt(K=256)],
     "solve_tril": [solve(), solve(packed=True), solve(C=16), solve(C=32)],
-    "chunk_kkt_solve": [kkt(), kkt(packed=True), kkt(dtype=FP16, K=48)],
-    "recompute_w_u": [wu(), wu(packed=True), wu(dtype=FP16, **ODD)],
-    "chunk_fwd_h": [fwd_h(), fwd_h(packed=True, v_first=True), fwd_h(packed=True, state=False), fwd_h(dtype=FP16, **ODD)],
-    "chunk_fwd_o": [fwd_o(), fwd_o(packed=True, v_first=True), fwd_o(packed=True), fwd_o(dtype=FP16, **ODD)],
+    "chunk_kkt_solve": [kkt(), kkt(packed=True), kkt(dtype=FP16, K=48), kkt(K=256)],
+    "recompute_w_u": [wu(), wu(packed=True), wu(dtype=FP16, **ODD), wu(**WIDE)],
+    "chunk_fwd_h": [fwd_h(), fwd_h(packed=True, v_first=True), fwd_h(packed=True, state=False), fwd_h(dtype=FP16, **ODD), fwd_h(**WIDE)],
+    "chunk_fwd_o": [fwd_o(), fwd_o(packed=True, v_first=True), fwd_o(packed=True), fwd_o(dtype=FP16, **ODD), fwd_o(**WIDE)],
     "prepare_lens": [index(), index(dtype=torch.int32)],
     "prepare_chunk_indices": [index(chunk_size=64, total_tokens=163), index(chunk_size=64, total_tokens=163, dtype=torch.int32)],
     "prepare_chunk_offsets": [index(chunk_size=64), index(chunk_size=64, dtype=torch.int32)],
@@ -219,7 +240,7 @@ SAMPLES = {
     "fused_recurrent_gated_delta_rule": [*RULES, rule(dtype=FP32)],
     "fused_recurrent_gated_delta_rule_update": [
         update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),
-        update(dtype=FP16, **ODD),
+        update(dtype=FP16, **ODD), update_packed(),
     ],
     "causal_conv1d_fn": [conv_fn(), conv_fn(channels_first=True), conv_fn(W=3, pool=False, dtype=FP16, C=66), conv_fn(W=2, dtype=FP32, activation=0)],
     "causal_conv1d_update": [conv_update(), conv_update(indexed=False), conv_update(W=3, dtype=FP16, C=66), conv_update(L=5)],
