@@ -115,3 +115,80 @@ def recompute_w_u(
     Source: ``recompute_w_u_fwd`` of flash-linear-attention.
     """
     return _ops.recompute_w_u(k, v, beta, A, g, cu_seqlens, gate_base)
+
+
+def chunk_fwd_h(
+    k: torch.Tensor,
+    w: torch.Tensor,
+    u: torch.Tensor,
+    g: torch.Tensor | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    chunk_size: int = 64,
+    save_new_value: bool = True,
+    cu_seqlens: torch.Tensor | None = None,
+    state_v_first: bool = False,
+    gate_base: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The state at the start of every chunk, ``v_new = u - w h``, and the state at the end of every sequence.
+
+    Args:
+        k: ``[B, T, H, K]``, bf16 or fp16, K <= 256.
+        w, u: ``[B, T, HV, K]`` and ``[B, T, HV, V]`` of ``recompute_w_u``, in k's dtype, V <= 256.
+        g: ``[B, T, HV]``, fp32 or k's dtype, the gates' logarithms summed up within each chunk; None: no decay.
+        initial_state: ``[N, HV, K, V]``, fp32, bf16 or fp16; None: zeros.
+        output_final_state: whether the last result is wanted.
+        chunk_size: 16, 32 or 64 tokens.
+        save_new_value: whether ``v_new`` is wanted.
+        cu_seqlens: ``[N + 1]`` int32 or int64, offsets of packed sequences (then B == 1); N == B without it.
+        state_v_first: states are ``[.., V, K]`` instead of ``[.., K, V]``.
+        gate_base: None: natural logarithms; 2: base 2.
+
+    Returns:
+        h ``[B, NT, HV, K, V]`` in k's dtype. Dense: NT = ceil(T / chunk_size). Packed: the chunks of all sequences, one
+        after another (``prepare_chunk_offsets`` says where each starts), then zeros up to ceil(T / chunk_size) + N rows.
+        v_new ``[B, T, HV, V]`` in k's dtype, zeros for tokens outside ``cu_seqlens``; empty when not wanted.
+        final_state ``[N, HV, K, V]`` float32; empty when not wanted.
+
+    Raises:
+        RuntimeError: every wrong shape, dtype, device or stride, in one message.
+
+    Source: ``chunk_gated_delta_rule_fwd_h`` of flash-linear-attention.
+    """
+    return _ops.chunk_fwd_h(k, w, u, g, initial_state, output_final_state, chunk_size, save_new_value, cu_seqlens, state_v_first, gate_base)
+
+
+def chunk_fwd_o(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    h: torch.Tensor,
+    g: torch.Tensor | None = None,
+    scale: float | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    chunk_size: int = 64,
+    state_v_first: bool = False,
+    gate_base: float | None = None,
+) -> torch.Tensor:
+    """``scale * (exp(g) * (q h) + tril(q k^T * exp(g_i - g_j)) v)`` per chunk: the read-out of the chunk algorithm.
+
+    Args:
+        q, k: ``[B, T, H, K]``, bf16 or fp16, K <= 256.
+        v: ``[B, T, HV, V]``, the ``v_new`` of ``chunk_fwd_h``, in q's dtype, V <= 256.
+        h: ``[B, NT, HV, K, V]`` of ``chunk_fwd_h``, in q's dtype; packed, any NT that holds the chunks.
+        g: ``[B, T, HV]``, fp32 or q's dtype, the gates' logarithms summed up within each chunk; None: no decay.
+        scale: None: ``K ** -0.5``.
+        cu_seqlens: ``[N + 1]`` int32 or int64, offsets of packed sequences (then B == 1).
+        chunk_size: 16, 32 or 64 tokens.
+        state_v_first: h is ``[.., V, K]`` instead of ``[.., K, V]``.
+        gate_base: None: natural logarithms; 2: base 2.
+
+    Returns:
+        ``[B, T, HV, V]`` in q's dtype; zeros for tokens outside ``cu_seqlens``.
+
+    Raises:
+        RuntimeError: every wrong shape, dtype, device or stride, in one message.
+
+    Source: ``chunk_fwd_o`` of flash-linear-attention.
+    """
+    return _ops.chunk_fwd_o(q, k, v, h, g, scale, cu_seqlens, chunk_size, state_v_first, gate_base)

@@ -24,6 +24,8 @@ FUSED_RECURRENT = Kernel(
     tune=_recurrent_tune,
     tiles=("BV", "WARPS"),
 )
+# Chunk kernels that hold whole rows of K: fast ones for 64-token chunks and K == BK, else any K <= BK.
+CHUNK_BK = {(64, True, 64), (64, True, 128), (64, False, 128), (64, False, 256), (32, False, 256), (16, False, 256)}
 
 TABLE = (
     Op(
@@ -163,6 +165,49 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         replaces="SGLang and vLLM fused_sigmoid_gating_delta_rule_update, LightLLM and FastDeploy fused_recurrent_gated_delta_rule",
         kernels=(FUSED_RECURRENT,),
+    ),
+    Op(
+        name="chunk_fwd_h",
+        schema="(Tensor k, Tensor w, Tensor u, Tensor? g=None, Tensor? initial_state=None, bool output_final_state=False, "
+        "SymInt chunk_size=64, bool save_new_value=True, Tensor? cu_seqlens=None, bool state_v_first=False, float? gate_base=None) "
+        "-> (Tensor, Tensor, Tensor)",
+        shapes={"k": "B T H K", "u": "B T HV V"},
+        outputs=(
+            Out("h", "B NT HV S0 S1", "k"),
+            Out("v_new", "B T HV V", "k", when="save_new_value"),
+            Out("final_state", "N HV S0 S1", "fp32", when="output_final_state"),
+        ),
+        replaces="FLA chunk_gated_delta_rule_fwd_h",
+        kernels=(
+            Kernel(
+                name="chunk_fwd_h",
+                source="triton_src/chunk_fwd_h.py",
+                keys={"T": HALF, "BT": (16, 32, 64), "BK": (64, 128, 256), "ALIGNED": (True, False)},
+                where=lambda v: (v["BT"], v["ALIGNED"], v["BK"]) in CHUNK_BK,
+                tune=lambda v, arch: dict(
+                    warps=4, stages=(3 if arch in (90, 100, 103) else 2) if v["ALIGNED"] else 1, BV=16 if v["BK"] == 256 else 32
+                ),
+                tiles=("BV",),
+            ),
+        ),
+    ),
+    Op(
+        name="chunk_fwd_o",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor h, Tensor? g=None, float? scale=None, Tensor? cu_seqlens=None, "
+        "SymInt chunk_size=64, bool state_v_first=False, float? gate_base=None) -> Tensor",
+        shapes={"q": "B T H K", "v": "B T HV V"},
+        outputs=(Out("o", "B T HV V", "q"),),
+        replaces="FLA chunk_fwd_o",
+        kernels=(
+            Kernel(
+                name="chunk_fwd_o",
+                source="triton_src/chunk_fwd_o.py",
+                keys={"T": HALF, "BT": (16, 32, 64), "V_FIRST": (True, False), "ALIGNED": (True, False)},
+                where=lambda v: v["BT"] == 64 if v["ALIGNED"] else not v["V_FIRST"],
+                tune=lambda v, arch: dict(warps=4, stages=2, BK=64, BV=64),
+                tiles=("BV",),
+            ),
+        ),
     ),
 )
 

@@ -12,6 +12,19 @@ from gdn_ops import reference
 RAGGED = (0, 1, 63, 0, 64, 65, 0)
 
 
+def solve(k, beta, g, cu_seqlens=None, C=64):
+    """G, the gates summed up within each chunk, and A = (I + strict_lower(beta K K^T decay))^-1, in float64."""
+    B, T, HV = beta.shape
+    G, A = torch.zeros(B, T, HV, dtype=torch.float64), torch.zeros(B, T, HV, C, dtype=torch.float64)
+    for _, b, s, e in reference.chunks(B, T, cu_seqlens, C):
+        G[b, s:e] = g[b, s:e].cpu().double().cumsum(0)
+        b_k = k[b, s:e].cpu().double().repeat_interleave(HV // k.shape[2], 1).transpose(0, 1)  # [HV, L, K]
+        b_G, b_beta = G[b, s:e].T, beta[b, s:e].cpu().double().T  # [HV, L]
+        L = b_beta[..., None] * (b_k @ b_k.transpose(1, 2)).tril(-1) * (b_G[..., None] - b_G[:, None]).tril().exp()
+        A[b, s:e, :, : e - s] = torch.linalg.inv(torch.eye(e - s) + L).transpose(0, 1)
+    return G, A
+
+
 @dataclass(frozen=True)
 class Case:
     """``lengths`` (packed, with ``before`` and ``after`` tokens of no sequence around them) or B rows of T tokens."""
@@ -40,7 +53,8 @@ class Case:
         return self.T if self.lengths is None else self.before + sum(self.lengths) + self.after
 
     def inputs(self, device="cpu", seed=1, raw_g=None):
-        """q k v g beta cu_seqlens h0; G the cumulative gates per chunk; A, w, u of the exact algorithm, rounded."""
+        """q k v g beta cu_seqlens h0; G the cumulative gates per chunk; A, w, u, h, v_new of the exact
+        algorithm, rounded."""
         B, T, H, HV, K, V = self.B, self.tokens, self.H, self.HV, self.K, self.V
         gen, x = seeded(seed), SimpleNamespace()
         x.q = reference.l2norm(torch.randn(B, T, H, K, generator=gen)).to(self.dtype)
@@ -53,20 +67,15 @@ class Case:
             x.cu_seqlens = (torch.tensor((0, *self.lengths)).cumsum(0) + self.before).to(self.index)
             N = len(self.lengths)
         x.h0 = torch.randn(N, HV, K, V, generator=gen)
-        x.G = torch.zeros(B, T, HV)
-        A = torch.zeros(B, T, HV, self.C, dtype=torch.float64)
-        for _, b, s, e in reference.chunks(B, T, x.cu_seqlens, self.C):
-            G = x.g[b, s:e].double().cumsum(0)
-            x.G[b, s:e] = G
-            k = x.k[b, s:e].double().repeat_interleave(HV // H, 1).transpose(0, 1)  # [HV, L, K]
-            L = (x.beta[b, s:e].double().T[..., None] * (k @ k.transpose(1, 2))).tril(-1) * (G.T[..., None] - G.T[:, None]).tril().exp()
-            A[b, s:e, :, : e - s] = torch.linalg.inv(torch.eye(e - s) + L).transpose(0, 1)
-        x.G, x.A = x.G.to(self.gates), A.to(self.gates)
+        G, A = solve(x.k, x.beta, x.g, x.cu_seqlens, self.C)
+        x.G, x.A = G.to(self.gates), A.to(self.gates)
         w, u = reference.recompute_w_u(x.k, x.v, x.beta, A, x.G, x.cu_seqlens)
         x.w, x.u = w.to(self.dtype), u.to(self.dtype)
+        h, v_new, _ = reference.chunk_fwd_h(x.k, x.w, x.u, x.G, x.h0, False, self.C, True, x.cu_seqlens)
+        x.h, x.v_new = h.to(self.dtype), v_new.to(self.dtype)
         for _, b, s, e in reference.chunks(B, T, x.cu_seqlens, self.C):
             x.A[b, s:e, :, e - s :] = float("nan")  # columns past the end: never read
-        for name in ("q", "k", "v", "g", "beta", "G", "A", "w", "u"):
+        for name in ("q", "k", "v", "g", "beta", "G", "A", "w", "u", "v_new"):
             getattr(x, name)[:, self.outside()] = float("nan")
         for name, t in vars(x).items():
             if t is not None:

@@ -94,10 +94,10 @@ def round_to(x, dtype: tl.constexpr):
 @triton.jit
 def load_state(p, offset, mask, kind):
     """State values as float32 from ``p`` (*fp32): kind 0 zeros without a read, 1 fp32, 2 bf16, 3 fp16."""
-    x = tl.load(p + offset, mask=mask & (kind == 1), other=0.0)
-    x += tl.load(p.to(tl.pointer_type(tl.bfloat16)) + offset, mask=mask & (kind == 2), other=0.0).to(tl.float32)
-    x += tl.load(p.to(tl.pointer_type(tl.float16)) + offset, mask=mask & (kind == 3), other=0.0).to(tl.float32)
-    return x
+    wide = tl.load(p + offset, mask=mask & (kind == 1), other=0.0)
+    half = tl.load(p.to(tl.pointer_type(tl.int16)) + offset, mask=mask & (kind > 1), other=0)
+    narrow = tl.where(kind == 2, half.to(tl.bfloat16, bitcast=True).to(tl.float32), half.to(tl.float16, bitcast=True).to(tl.float32))
+    return tl.where(kind == 1, wide, narrow)
 
 
 @triton.jit

@@ -139,6 +139,10 @@ Checks& Checks::head_size(const char* letter, int64_t size) {
   return that(size >= 1 && size <= 256, letter, "a head size of 1 to 256", size);
 }
 
+Checks& Checks::chunk_size(int64_t size) {
+  return that(size == 16 || size == 32 || size == 64, "chunk_size", "16, 32 or 64", size);
+}
+
 Checks& Checks::that(bool ok, const char* arg, const std::string& expected, const std::string& got) {
   return ok ? *this : fail(arg, expected, got);
 }

@@ -45,6 +45,8 @@ class Checks {
   Checks& heads(int64_t H, int64_t HV);
   // K or V: 1 to 256.
   Checks& head_size(const char* letter, int64_t size);
+  // Chunks of 16, 32 or 64 tokens.
+  Checks& chunk_size(int64_t size);
   // Anything else: `expected` and `got` in words when `ok` is false.
   Checks& that(bool ok, const char* arg, const std::string& expected, const std::string& got);
   Checks& that(bool ok, const char* arg, const std::string& expected, int64_t got) {
