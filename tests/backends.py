@@ -5,14 +5,14 @@ and the launch then runs the kernel's own source over the same packed arguments:
 CUDA C++ kernels that name tests/emulated_warp.h a warp at a time (tests/emulated.py), others on their CPU twins.
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
-import os
-import sys
 from pathlib import Path
 
 import emulated
+import pytest
 import torch
 
 from gdn_ops._library import lib
@@ -68,12 +68,38 @@ def _mend_interpreter():
     interpreter._patch_lang_tensor = patch_tensor
 
 
-def _interpreted(kernel):
-    os.environ["TRITON_INTERPRET"] = "1"
-    _mend_interpreter()
-    if str(ROOT / "triton_src") not in sys.path:
-        sys.path.insert(0, str(ROOT / "triton_src"))
-    return getattr(importlib.import_module(Path(kernel.source).stem), f"{kernel.name}_kernel")
+@functools.cache
+def _library_functions():
+    """``(module, name, interpreted form)`` of what triton.language itself writes in Triton, such as ``tl.sum``: compiled
+    functions, unless TRITON_INTERPRET was set when anything first imported triton (torch.compile may have)."""
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    forms = {}
+    return [
+        (module, name, forms.setdefault(fn, InterpretedFunction(fn.fn)))
+        for module in (tl, tl.standard, tl.random)
+        for name, fn in vars(module).items()
+        if isinstance(fn, JITFunction)
+    ]
+
+
+@contextlib.contextmanager
+def _interpreting():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        patch.syspath_prepend(ROOT / "triton_src")
+        _mend_interpreter()
+        for module, name, form in _library_functions():
+            patch.setattr(module, name, form)
+        yield
+
+
+def _run_interpreted(kernel, programs, values):
+    with _interpreting():
+        module = importlib.import_module(Path(kernel.source).stem)
+        getattr(module, f"{kernel.name}_kernel")[(programs,)](*values)
 
 
 def _pointer(address, dtype):
@@ -120,7 +146,7 @@ class Backend:
                 else getattr(struct, n)
                 for n, b in bases
             ]  # fmt: skip
-            _interpreted(kernel)[(programs,)](*values)
+            _run_interpreted(kernel, programs, values)
         except Exception as e:  # a callback cannot raise through C: kept, raised on exit
             self.error = self.error or e
         return 1
