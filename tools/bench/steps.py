@@ -63,10 +63,11 @@ def truth(op: str, x: dict) -> tuple:
 
     T = x["k"].shape[1]
     P = min(T, I.PREFIX)
+    rows = sum(-(-n // C) for n in x["cu"].clamp(max=P).diff().tolist())  # chunks that start in the prefix
     args = {}
     for name, value in arguments(op, x).items():
         if name == "h":
-            value = value[:, : P // C] if P < T else value
+            value = value[:, :rows] if P < T else value
         elif name == "cu_seqlens" and value is not None:
             value = value.clamp(max=P)
         elif isinstance(value, torch.Tensor) and value.dim() >= 3 and value.shape[1] == T and P < T:
@@ -77,7 +78,6 @@ def truth(op: str, x: dict) -> tuple:
     results = listed(function(**{n: v for n, v in args.items() if n in known}))
     if op != "chunk_fwd_h":
         return results
-    rows = P // C if P < T else results[0].shape[1]
     return results[0][:, :rows], results[1], results[2] if P == T else None
 
 
