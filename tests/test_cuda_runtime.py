@@ -56,6 +56,29 @@ def test_no_compiler_and_no_triton():
     assert results == dict.fromkeys(results, "ok")
 
 
+@gpu
+@pytest.mark.xdist_group("large")
+@pytest.mark.parametrize("op", ["chunk_gated_delta_rule", "fused_recurrent_gated_delta_rule", "l2norm"])
+def test_new_shapes_cost_nothing(op):
+    """Nothing is compiled, tuned or cached by shape: the first call of a shape takes the host what the second takes."""
+    if op not in OPS:
+        pytest.skip(f"no {op} in this build")
+    x = [torch.randn(1, 4096, h, 128, device="cuda").bfloat16() for h in (2, 2, 4)]
+    gates = [-torch.rand(1, 4096, 4, device="cuda"), torch.rand(1, 4096, 4, device="cuda")]
+
+    def us(T):
+        args = [t[:, :T] for t in (x[:1] if op == "l2norm" else x + gates)]
+        start = time.perf_counter()
+        getattr(torch.ops.gdn, op)(*args)
+        end = time.perf_counter()
+        torch.cuda.synchronize()
+        return (end - start) * 1e6
+
+    us(4096)
+    first, second = zip(*((us(T), us(T)) for T in range(1000, 1400, 19)))
+    assert sorted(first)[len(first) // 2] <= 2 * sorted(second)[len(second) // 2]
+
+
 @pytest.mark.parametrize("capability", [75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121, 130])
 def test_arch_for_a_gpu(capability):
     """A cubin serves its own compute capability and later ones of the same major version; otherwise a refusal."""

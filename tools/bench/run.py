@@ -36,7 +36,7 @@ torch.set_grad_enabled(False)
 def error(got: torch.Tensor, want: torch.Tensor) -> float:
     """RMS of the difference over RMS of the wanted, in float64; infinite where either is not finite."""
     got = got.double().reshape(-1) if got.shape == want.shape else got.double()[:, : want.shape[1]].reshape(-1)
-    want = want.double().reshape(-1)
+    want = want.to(got.device).double().reshape(-1)
     e = ((got - want).norm() / want.norm().clamp_min(1e-30)).item() if want.numel() else 0.0
     return e if e == e else float("inf")
 
