@@ -2,7 +2,7 @@
 
 from gdn_ops import tracing
 from gdn_ops._library import build_info, warmup
-from gdn_ops.chunk import chunk_fwd_h, chunk_fwd_o, chunk_kkt_solve, chunk_scaled_dot_kkt, recompute_w_u, solve_tril
+from gdn_ops.chunk import chunk_fwd_h, chunk_fwd_o, chunk_gated_delta_rule, chunk_kkt_solve, chunk_scaled_dot_kkt, recompute_w_u, solve_tril
 from gdn_ops.norm import fused_gdn_gating, gated_rmsnorm, l2norm
 from gdn_ops.recurrent import fused_recurrent_gated_delta_rule, fused_recurrent_gated_delta_rule_update
 from gdn_ops.spec import NONE, SIGMOID, SILU
@@ -16,6 +16,7 @@ __all__ = [
     "NONE",
     "SILU",
     "SIGMOID",
+    "chunk_gated_delta_rule",
     "chunk_fwd_h",
     "chunk_fwd_o",
     "fused_gdn_gating",

@@ -192,3 +192,47 @@ def chunk_fwd_o(
     Source: ``chunk_fwd_o`` of flash-linear-attention.
     """
     return _ops.chunk_fwd_o(q, k, v, h, g, scale, cu_seqlens, chunk_size, state_v_first, gate_base)
+
+
+def chunk_gated_delta_rule(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor | None = None,
+    beta: torch.Tensor | None = None,
+    scale: float | None = None,
+    initial_state: torch.Tensor | None = None,
+    output_final_state: bool = False,
+    cu_seqlens: torch.Tensor | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    state_v_first: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gated delta rule over whole sequences, in chunks of 64 tokens: prefill.
+
+    Two launches and one workspace of about ``272 * HV`` bytes a token; nothing is read on the host, so the call can be
+    captured in a CUDA graph and replayed with other lengths. On the CPU the op runs the token loop.
+
+    Args:
+        q, k: ``[B, T, H, K]``, bf16 or fp16 (fp32 on the CPU only); unit stride in the last dimension. K <= 256.
+        v: ``[B, T, HV, V]`` in q's dtype, ``HV % H == 0``, V <= 256; value head j uses key head ``j // (HV // H)``.
+        g: ``[B, T, HV]``, natural logarithm of the decay (not summed), fp32 or q's dtype, any strides. None: no decay.
+        beta: ``[B, T, HV]``, fp32 or q's dtype, any strides. None: ones.
+        scale: of q; ``K ** -0.5`` by default.
+        initial_state: ``[N, HV, K, V]`` (``[N, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16. None: zeros.
+        output_final_state: whether the final states are returned.
+        cu_seqlens: ``[N + 1]``, int32 or int64, offsets of packed sequences (then B == 1).
+        use_qk_l2norm_in_kernel: q and k become ``x * rsqrt(sum(x**2) + 1e-6)`` first.
+        state_v_first: states are ``[HV, V, K]``.
+
+    Returns:
+        o ``[B, T, HV, V]`` in q's dtype, zeros for tokens of no sequence; and the final states in fp32, of shape ``[0]``
+        when not asked for. An empty sequence keeps its initial state.
+
+    Raises:
+        RuntimeError: wrong rank, size, dtype, device or stride, or an input requires a gradient.
+
+    Source: Gated Delta Networks (arXiv 2412.06464); ``chunk_gated_delta_rule`` of flash-linear-attention; docs/math.md.
+    """
+    return _ops.chunk_gated_delta_rule(
+        q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first
+    )

@@ -76,6 +76,9 @@ def fused_recurrent_gated_delta_rule(
     return gated_delta_rule(q, k, v, g, beta, scale, initial_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first)
 
 
+chunk_gated_delta_rule = fused_recurrent_gated_delta_rule  # the same function of the same inputs
+
+
 def fused_recurrent_gated_delta_rule_update(
     q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices=None, cu_seqlens=None, has_initial_state=None,
     update_state=True, scale=None, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0,

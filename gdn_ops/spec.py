@@ -27,6 +27,7 @@ class Kernel:
     ``tune``: (keys, arch) -> ``warps``, ``stages`` and every compile-time constant that is not a key.
     ``tiles``: which of those constants the host function reads to size its grid.
     ``hot``: registers must not spill.
+    ``cpu``: has a CPU twin; without one the host function takes another path on the CPU.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Kernel:
     tune: Callable[[dict, int], dict] = lambda v, arch: dict(warps=4, stages=1)
     tiles: tuple[str, ...] = ()
     hot: bool = False
+    cpu: bool = True
 
     def variants(self) -> list[dict]:
         """Every combination of keys that is compiled."""

@@ -143,12 +143,18 @@ def kernels_header(kernels: list[Kernel]) -> str:
     headers = sorted({Path(k.source).with_suffix(".h").as_posix().removeprefix("csrc/") for k in kernels if not k.is_triton})
     includes = "".join(f'#include "{h}"\n' for h in headers)
     structs = "\n".join(kernel_struct(k) for k in kernels)
-    twins = "\n".join(f"void {k.name}(const kernels::{k.name}::Keys& keys, const kernels::{k.name}::Args& args);" for k in kernels)
+
+    def body(k: Kernel) -> str:
+        return f"cpu::{k.name}(keys, args);" if k.cpu else f'throw std::logic_error("gdn: {k.name} has no CPU twin");'
+
+    with_cpu = [k for k in kernels if k.cpu]
+    twins = "\n".join(f"void {k.name}(const kernels::{k.name}::Keys& keys, const kernels::{k.name}::Args& args);" for k in with_cpu)
     calls = "\n".join(
-        f"inline void kernels::{k.name}::cpu(const Keys& keys, const Args& args) {{ cpu::{k.name}(keys, args); }}" for k in kernels
+        f"inline void kernels::{k.name}::cpu([[maybe_unused]] const Keys& keys, [[maybe_unused]] const Args& args) {{ {body(k)} }}"
+        for k in kernels
     )
     return (
-        f'{NOTE}#pragma once\n#include "runtime/kernel.h"\n{includes}\nnamespace gdn::kernels {{\n\n{structs}\n}}  // namespace gdn::kernels\n\n'
+        f'{NOTE}#pragma once\n#include <stdexcept>\n#include "runtime/kernel.h"\n{includes}\nnamespace gdn::kernels {{\n\n{structs}\n}}  // namespace gdn::kernels\n\n'
         f"namespace gdn::cpu {{\n{twins}\n}}  // namespace gdn::cpu\n\nnamespace gdn {{\n{calls}\n}}  // namespace gdn\n"
     )
 

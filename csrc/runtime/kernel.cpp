@@ -69,6 +69,8 @@ int find_arch(const char* op, int device) {
   return arch;
 }
 
+int multiprocessors(Device device) { return device.is_cpu() ? 1 : device_info(device.index).multiprocessors; }
+
 void* load(const char* op, const KernelInfo& kernel, int variant, int device) {
   static std::mutex lock;
   static std::map<const void*, CUlibrary> libraries;  // by image: a CUDA C++ image holds many variants

@@ -61,6 +61,8 @@ extern std::atomic<int> pretended_capability;
 
 // Index into Registry::archs of what runs on a GPU; throws, listing what was built, when nothing does.
 int find_arch(const char* op, int device);
+// Multiprocessors of a GPU; 1 for the CPU.
+int multiprocessors(Device device);
 // Loads a variant on a device if it is not there yet.
 void* load(const char* op, const KernelInfo& kernel, int variant, int device);
 void launch(const char* op, const KernelInfo& kernel, int variant, int arch, int device, int64_t programs,

@@ -7,9 +7,9 @@ namespace gdn {
 namespace {
 
 DType from_torch(int32_t dtype) {
-  static const std::array<int32_t, 6> codes = {aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16(),
-                                               aoti_torch_dtype_float32(),  aoti_torch_dtype_int32(),
-                                               aoti_torch_dtype_int64(),    aoti_torch_dtype_bool()};
+  static const std::array<int32_t, 7> codes = {
+      aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16(), aoti_torch_dtype_float32(), aoti_torch_dtype_int32(),
+      aoti_torch_dtype_int64(),    aoti_torch_dtype_bool(),    aoti_torch_dtype_uint8()};
   for (size_t i = 0; i < codes.size(); ++i)
     if (codes[i] == dtype) return static_cast<DType>(i);
   return DType::other;
@@ -23,6 +23,7 @@ int32_t to_torch(DType dtype) {
     case DType::i32: return aoti_torch_dtype_int32();
     case DType::i64: return aoti_torch_dtype_int64();
     case DType::b8: return aoti_torch_dtype_bool();
+    case DType::u8: return aoti_torch_dtype_uint8();
     case DType::other: break;
   }
   return aoti_torch_dtype_uint8();
@@ -46,7 +47,7 @@ Tensor empty_contiguous(const int64_t* sizes, int64_t dim, DType dtype, Device d
 }  // namespace
 
 const char* name(DType dtype) {
-  constexpr const char* names[] = {"bf16", "fp16", "fp32", "int32", "int64", "bool", "another dtype"};
+  constexpr const char* names[] = {"bf16", "fp16", "fp32", "int32", "int64", "bool", "uint8", "another dtype"};
   return names[static_cast<int>(dtype)];
 }
 
@@ -63,7 +64,7 @@ DType from_scalar_type(ScalarType type) {
 }
 
 int64_t element_size(DType dtype) {
-  constexpr int64_t sizes[] = {2, 2, 4, 4, 8, 1, 1};
+  constexpr int64_t sizes[] = {2, 2, 4, 4, 8, 1, 1, 1};
   return sizes[static_cast<int>(dtype)];
 }
 
