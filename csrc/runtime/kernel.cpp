@@ -22,12 +22,14 @@ std::string built_archs() {
   return text;
 }
 
-// A cubin runs on its own compute capability and on later ones of the same major version.
+// A cubin runs on its own compute capability and, below 9.0, on later ones of the same major version; from 9.0 on
+// Triton compiles arch-specific code (sm_90a), which runs on that capability alone.
 int arch_for(int capability) {
   int best = -1;
   for (int i = 0; i < Registry::n_archs; ++i) {
     const int arch = Registry::archs[i];
-    if (arch / 10 == capability / 10 && arch <= capability && (best < 0 || arch > Registry::archs[best])) best = i;
+    const bool runs = arch == capability || (arch < 90 && arch / 10 == capability / 10 && arch < capability);
+    if (runs && (best < 0 || arch > Registry::archs[best])) best = i;
   }
   return best;
 }
