@@ -51,8 +51,12 @@ inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const Rec
                        h0.stride * element_size(h0.dtype) % 16 == 0;
   const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
   const bool single = aligned && s.T == 1 && !s.packed;
+  // Two columns more a lane cost the first rows of a batch time and save instructions per byte: worth it once there are
+  // many, and earlier with half the bytes a column. The sums, and so the bits, are the same.
+  const bool wide = single && state_v_first && BK == 128 && s.N * s.HV >= (h0.dtype == DType::fp32 ? 4096 : 1024);
   return pick<kernels::fused_recurrent>(
-      op, q.device, {.S = h0.dtype, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single});
+      op, q.device,
+      {.S = h0.dtype, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single, .WIDE = wide});
 }
 
 // The arguments that every op has; gates and where states are read and written are the op's own. A block holds BV *

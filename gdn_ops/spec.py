@@ -26,7 +26,7 @@ class Kernel:
     ``where``: keeps a combination of keys or drops it.
     ``tune``: (keys, arch) -> ``warps``, ``stages`` and every compile-time constant that is not a key.
     ``tiles``: which of those constants the host function reads to size its grid.
-    ``hot``: registers must not spill.
+    ``hot``: registers must not spill; all variants, or those it says.
     ``cpu``: has a CPU twin; without one the host function takes another path on the CPU.
     """
 
@@ -36,7 +36,7 @@ class Kernel:
     where: Callable[[dict], bool] | None = None
     tune: Callable[[dict, int], dict] = lambda v, arch: dict(warps=4, stages=1)
     tiles: tuple[str, ...] = ()
-    hot: bool = False
+    hot: bool | Callable[[dict], bool] = False
     cpu: bool = True
 
     def variants(self) -> list[dict]:
@@ -47,6 +47,9 @@ class Kernel:
     def label(self, variant: dict) -> str:
         """``l2norm-T.bf16-BD.128``: the variant's name in the binary and in messages."""
         return "-".join([self.name, *(f"{k}.{int(x) if isinstance(x, bool) else x}" for k, x in variant.items())])
+
+    def is_hot(self, variant: dict) -> bool:
+        return self.hot(variant) if callable(self.hot) else self.hot
 
     @property
     def is_triton(self) -> bool:

@@ -110,6 +110,14 @@ const char* emulate(void (*kernel)(Args), long blocks, int threads, const void* 
   return w.error[0] ? w.error : nullptr;
 }
 
+inline bool __any_sync(unsigned, bool value) {
+  const unsigned count = warp_state.lanes[warp_state.at].shuffles;
+  warp_state.exchange(value, warp_state.at);
+  bool any = false;
+  for (const Warp::Lane& lane : warp_state.lanes) any = any || lane.left[count % 2] != 0;
+  return any;
+}
+
 template <class T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   static_assert(sizeof(T) == 4);

@@ -173,6 +173,26 @@ def test_batch_does_not_matter(backend, v_first):
     assert torch.equal(bits(alone.storage), bits(x.storage))
 
 
+def check_large_batch(case, device):
+    """A large batch takes another tile than its first rows alone: the same bits."""
+    x, few = setup(case, device), setup(case, device)
+    o = run(case, x)
+    assert torch.equal(run(case, few, ssm_indices=few.slots[:2], **{n: getattr(x, n)[:2] for n in ("q", "k", "v", "a", "b")}), o[:2])
+    assert torch.equal(x.pool[x.slots[:2]], few.pool[x.slots[:2]])
+    want_o, want_pool = reference.fused_recurrent_gated_delta_rule_update(**arguments(case, setup(case, device), {}))
+    assert_close(o, want_o, RMS[BF16], what="o")
+    assert_close(x.pool, want_pool, STATE[case.state], what="states")
+
+
+def test_large_batch(backend):
+    check_large_batch(Case("", B=16, HV=64, K=128, V=16, state=BF16, raw=True, v_first=True), backend.device)
+
+
+@pytest.mark.gpu
+def test_large_batch_in_fp32():
+    check_large_batch(Case("", B=64, HV=64, K=128, V=16, raw=True, v_first=True), "cuda")
+
+
 def test_tokens_of_a_row_are_steps(backend):
     case = Case("", T=3, raw=True, v_first=True)
     x, steps = setup(case, backend.device), setup(case, backend.device)

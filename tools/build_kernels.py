@@ -71,9 +71,9 @@ def build_info(chosen: list[int]) -> dict:
 
 def spec_text(kernel) -> str:
     """What a kernel's compilation depends on besides source files: compilers, variants, and their tuning on every arch."""
-    rows = [[kernel.label(v), {a: kernel.tune(v, a) for a in ARCHS}] for v in kernel.variants()]
+    rows = [[kernel.label(v), kernel.is_hot(v), {a: kernel.tune(v, a) for a in ARCHS}] for v in kernel.variants()]
     compilers = [importlib.metadata.version(p) for p in ("triton", "nvidia-cuda-nvrtc-cu12", "nvidia-cuda-runtime-cu12")]
-    return json.dumps([compilers, kernel.name, kernel.source, kernel.tiles, kernel.hot, rows], indent=1)
+    return json.dumps([compilers, kernel.name, kernel.source, kernel.tiles, rows], indent=1)
 
 
 def graph(build: Path, chosen: list[int]) -> str:

@@ -161,7 +161,7 @@ def build(kernel: Kernel, arch: int) -> tuple[bytes, dict]:
             problems.append(f"parameters {meta['params']}, expected {offsets(meta['layout'])}")
         if meta["shared"] + meta["static_shared"] > SHARED_LIMIT[arch]:
             problems.append(f"{meta['shared'] + meta['static_shared']} bytes of shared memory, limit {SHARED_LIMIT[arch]}")
-        if kernel.hot and meta["stack"]:
+        if kernel.is_hot(variant) and meta["stack"]:
             problems.append(f"{meta['stack']} bytes of stack: a hot kernel must not spill")
         if problems:
             raise SystemExit(f"{label} sm_{arch}: " + "; ".join(problems))

@@ -175,6 +175,14 @@ struct Token {
   uint32_t q[L::NK], k[L::NK], v, g, beta;
 };
 
+// 0 in all lanes, which the compiler does not know. What it knows to be the same in all lanes it moves to uniform
+// registers as soon as it is loaded, and waits; with this added, a loaded value is looked at where it is used.
+__device__ __forceinline__ uint32_t lane_zero() { return threadIdx.y; }
+
+__device__ __forceinline__ int64_t slot_value(IndexBits x, int32_t words) {
+  return index_value({x.low + lane_zero(), x.high + lane_zero()}, words);
+}
+
 // Where a warp finds its tokens: offsets of the sequence's first, in elements.
 template <class L>
 struct Source {
@@ -186,10 +194,8 @@ struct Source {
     q = row * a.q.stride_r + h * a.q.stride_h;
     k = row * a.k.stride_r + h * a.k.stride_h;
     v = row * a.v.stride_r + hv * a.v.stride_h;
-    // The compiler must not know that gates are the same in all lanes: it would move them to uniform registers, and
-    // wait.
-    g = row * a.g.at.stride_r + hv * a.g.at.stride_h + threadIdx.y;
-    beta = row * a.beta.at.stride_r + hv * a.beta.at.stride_h + threadIdx.y;
+    g = row * a.g.at.stride_r + hv * a.g.at.stride_h + lane_zero();
+    beta = row * a.beta.at.stride_r + hv * a.beta.at.stride_h + lane_zero();
   }
 
   template <class Bits>
@@ -241,7 +247,7 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
 
   // What says where everything else is comes first. Program n == N has the tokens of no sequence.
   const bool varlen = !SINGLE && a.cu_seqlens.words != 0, pool = a.read.words != 0, outside = varlen && n == a.N;
-  IndexBits read{}, write{}, begin{}, end{};
+  IndexBits read{}, write{lane_zero(), lane_zero()}, begin{}, end{};
   uint32_t has_state = a.h0 != nullptr;
   if (!outside) {
     if (pool) read = index_bits(a.read, n);
@@ -264,16 +270,16 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   if (tokens > 0 && !outside) {
     source.load(token, a, lanes, 0, K);
     if (a.A_log.at.data) {
-      A_log = load_bits(a.A_log.at.data, hv * a.A_log.at.stride_h + threadIdx.y, a.A_log.dtype);
-      dt_bias = load_bits(a.dt_bias.at.data, hv * a.dt_bias.at.stride_h + threadIdx.y, a.dt_bias.dtype);
+      A_log = load_bits(a.A_log.at.data, hv * a.A_log.at.stride_h + lane_zero(), a.A_log.dtype);
+      dt_bias = load_bits(a.dt_bias.at.data, hv * a.dt_bias.at.stride_h + lane_zero(), a.dt_bias.dtype);
     }
   }
 
   // Padding: zeros, and no state touched.
   const int64_t o_row = varlen ? row : static_cast<int64_t>(n) * a.T;
   int64_t o = o_row * a.o_stride + hv * V;
-  const int64_t slot = pool ? index_value(read, a.read.words) : n;
-  if (outside || (pool && (slot < a.min_slot || slot >= a.slots))) {
+  const int64_t slot = pool ? slot_value(read, a.read.words) : n;
+  if (outside || __any_sync(kAll, pool && (slot < a.min_slot || slot >= a.slots))) {
     const int64_t count = outside ? a.T - tokens : tokens;
 #pragma unroll 1
     for (int64_t i = lane; i < count * BV; i += 32) {
@@ -357,8 +363,8 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
     }
   }
 
-  const int64_t to = a.write.words ? index_value(write, a.write.words) : slot;
-  if (a.ht == nullptr || (pool && (to < a.min_slot || to >= a.slots))) return;
+  const int64_t to = a.write.words ? slot_value(write, a.write.words) : slot;
+  if (a.ht == nullptr || __any_sync(kAll, pool && (to < a.min_slot || to >= a.slots))) return;
   if (sizeof(S) == 4 || a.ht_fp32)
     state.store(static_cast<float*>(a.ht) + to * a.ht_stride + at, lanes, v0, K, V);
   else
@@ -367,7 +373,7 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, BV, WARPS)                                                  \
+#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, WIDE, BV, WARPS)                                            \
   extern "C" __global__ void __launch_bounds__(WARPS * 32) symbol(const __grid_constant__ gdn::FusedRecurrentArgs a) { \
     gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, SINGLE, BV, WARPS>(a);                                                \
   }
