@@ -2,7 +2,17 @@
 
 from gdn_ops import tracing
 from gdn_ops._library import build_info, warmup
-from gdn_ops.chunk import chunk_fwd_h, chunk_fwd_o, chunk_gated_delta_rule, chunk_kkt_solve, chunk_scaled_dot_kkt, recompute_w_u, solve_tril
+from gdn_ops.chunk import (
+    chunk_fwd_h,
+    chunk_fwd_o,
+    chunk_gated_delta_rule,
+    chunk_kkt_solve,
+    chunk_local_cumsum,
+    chunk_scaled_dot_kkt,
+    recompute_w_u,
+    solve_tril,
+)
+from gdn_ops.index import prepare_chunk_indices, prepare_chunk_offsets, prepare_lens
 from gdn_ops.norm import fused_gdn_gating, gated_rmsnorm, l2norm
 from gdn_ops.recurrent import fused_recurrent_gated_delta_rule, fused_recurrent_gated_delta_rule_update
 from gdn_ops.spec import NONE, SIGMOID, SILU
@@ -25,7 +35,11 @@ __all__ = [
     "gated_rmsnorm",
     "l2norm",
     "chunk_kkt_solve",
+    "chunk_local_cumsum",
     "chunk_scaled_dot_kkt",
+    "prepare_chunk_indices",
+    "prepare_chunk_offsets",
+    "prepare_lens",
     "recompute_w_u",
     "solve_tril",
 ]

@@ -5,6 +5,29 @@ import torch
 _ops = torch.ops.gdn
 
 
+def chunk_local_cumsum(
+    g: torch.Tensor, chunk_size: int, reverse: bool = False, scale: float | None = None, cu_seqlens: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Cumulative sum of gates over the tokens of each chunk of each sequence, in float32.
+
+    Args:
+        g: ``[B, T, H]`` (a gate a head) or ``[B, T, H, S]`` (a gate a channel); fp32, bf16 or fp16, any strides.
+        chunk_size: 16, 32, 64 or 128.
+        reverse: sum from each token to the end of its chunk instead of from the start.
+        scale: multiplies the sums (FLA passes log2(e) for gates in base 2); None: 1.
+        cu_seqlens: ``[N + 1]`` int32 or int64, offsets of packed sequences (then B == 1).
+
+    Returns:
+        A contiguous fp32 tensor of g's shape; zeros for tokens outside ``cu_seqlens``.
+
+    Raises:
+        RuntimeError: every wrong shape, dtype or device, in one message.
+
+    Source: ``chunk_local_cumsum`` of flash-linear-attention.
+    """
+    return _ops.chunk_local_cumsum(g, chunk_size, reverse, scale, cu_seqlens)
+
+
 def chunk_scaled_dot_kkt(
     k: torch.Tensor,
     g: torch.Tensor | None = None,

@@ -1,5 +1,6 @@
 """Every op in float64, from its definition: what tests compare with. Slow and plain on purpose."""
 
+import itertools
 import math
 
 import torch
@@ -119,6 +120,35 @@ def _decay(g: torch.Tensor | None, like: torch.Tensor, gate_base: float | None) 
 def _heads_first(x: torch.Tensor, HV: int) -> torch.Tensor:
     """``[L, H, ...]`` of a chunk as ``[HV, L, ...]``: value head j uses key head j // (HV / H)."""
     return x.repeat_interleave(HV // x.shape[1], 1).transpose(0, 1)
+
+
+def prepare_lens(cu_seqlens) -> torch.Tensor:
+    bounds = [max(c, 0) for c in cu_seqlens.tolist()]
+    return torch.tensor([max(end - start, 0) for start, end in zip(bounds, bounds[1:])], dtype=cu_seqlens.dtype)
+
+
+def prepare_chunk_offsets(cu_seqlens, chunk_size) -> torch.Tensor:
+    """Chunks of all sequences before each, and of all."""
+    counts = [-(-length // chunk_size) for length in prepare_lens(cu_seqlens).tolist()]
+    return torch.tensor([0, *itertools.accumulate(counts)], dtype=cu_seqlens.dtype)
+
+
+def prepare_chunk_indices(cu_seqlens, chunk_size, total_tokens) -> torch.Tensor:
+    """(sequence, chunk) of every chunk, then -1 up to the most rows there can be."""
+    spans = sequences(1, total_tokens, cu_seqlens)
+    rows = [(n, c) for n, (_, start, end) in enumerate(spans) for c in range(-(-(end - start) // chunk_size))]
+    indices = torch.full((-(-total_tokens // chunk_size) + len(spans), 2), -1, dtype=cu_seqlens.dtype)
+    indices[: len(rows)] = torch.tensor(rows, dtype=cu_seqlens.dtype).view(-1, 2)[: len(indices)]
+    return indices
+
+
+def chunk_local_cumsum(g, chunk_size, reverse=False, scale=None, cu_seqlens=None) -> torch.Tensor:
+    """Cumulative sum within each chunk of each sequence, from its end where reverse."""
+    g = g.detach().to("cpu", F64)
+    y = torch.zeros_like(g)
+    for _, b, s, e in chunks(*g.shape[:2], cu_seqlens, chunk_size):
+        y[b, s:e] = g[b, s:e].flip(0).cumsum(0).flip(0) if reverse else g[b, s:e].cumsum(0)
+    return y * (1 if scale is None else scale)
 
 
 def chunk_scaled_dot_kkt(k, g=None, beta=None, cu_seqlens=None, chunk_size=64, gate_base=None) -> torch.Tensor:

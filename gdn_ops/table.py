@@ -38,6 +38,13 @@ FUSED_RECURRENT = Kernel(
 # Chunk kernels that hold whole rows of K: fast ones for 64-token chunks and K == BK, else any K <= BK.
 CHUNK_BK = {(64, True, 64), (64, True, 128), (64, False, 128), (64, False, 256), (32, False, 256), (16, False, 256)}
 
+PREPARE_CHUNK_OFFSETS = Kernel(
+    name="prepare_chunk_offsets",
+    source="triton_src/prepare_chunk_offsets.py",
+    tune=lambda v, arch: dict(warps=4, stages=1, BN=1024),
+    tiles=("BN",),
+)
+
 
 def chunk_shapes(v: dict) -> bool:
     """Chunk kernels: exact K of 64 or 128 with 16-byte rows (ALIGNED), or any K up to BK and any alignment."""
@@ -103,6 +110,23 @@ TABLE = (
                 where=lambda v: v["T"] != "fp32" if v["ALIGNED"] else v["BD"] == 256,
                 tune=lambda v, arch: dict(warps=4, stages=1, BR=4096 // v["BD"] if v["ALIGNED"] else 8),
                 tiles=("BR",),
+            ),
+        ),
+    ),
+    Op(
+        name="chunk_local_cumsum",
+        schema="(Tensor g, SymInt chunk_size, bool reverse=False, float? scale=None, Tensor? cu_seqlens=None) -> Tensor",
+        shapes={"g": "..."},
+        outputs=(Out("y", like="g", dtype="fp32"),),
+        dtypes="bf16 fp16 fp32",
+        replaces="FLA chunk_local_cumsum",
+        kernels=(
+            Kernel(
+                name="chunk_local_cumsum",
+                source="triton_src/chunk_local_cumsum.py",
+                keys={"BT": (16, 32, 64, 128)},
+                tune=lambda v, arch: dict(warps=4, stages=1, BM=32),
+                tiles=("BM",),
             ),
         ),
     ),
@@ -261,6 +285,48 @@ TABLE = (
                 where=lambda v: chunk_shapes(v) and (v["ALIGNED"] or v["BV"] == 32),
                 tune=lambda v, arch: dict(warps=4, stages=_rec_stages(v, arch), BT=64),
                 cpu=False,
+            ),
+        ),
+    ),
+    Op(
+        name="prepare_lens",
+        schema="(Tensor cu_seqlens) -> Tensor",
+        shapes={"cu_seqlens": "N1"},
+        outputs=(Out("lens", "N", "cu_seqlens"),),
+        dtypes="int32 int64",
+        replaces="FLA prepare_lens",
+        kernels=(
+            Kernel(
+                name="prepare_lens",
+                source="triton_src/prepare_lens.py",
+                tune=lambda v, arch: dict(warps=4, stages=1, BN=512),
+                tiles=("BN",),
+            ),
+        ),
+    ),
+    Op(
+        name="prepare_chunk_offsets",
+        schema="(Tensor cu_seqlens, SymInt chunk_size) -> Tensor",
+        shapes={"cu_seqlens": "N1"},
+        outputs=(Out("offsets", "N1", "cu_seqlens"),),
+        dtypes="int32 int64",
+        replaces="FLA prepare_chunk_offsets",
+        kernels=(PREPARE_CHUNK_OFFSETS,),
+    ),
+    Op(
+        name="prepare_chunk_indices",
+        schema="(Tensor cu_seqlens, SymInt chunk_size, SymInt total_tokens) -> Tensor",
+        shapes={"cu_seqlens": "N1"},
+        outputs=(Out("indices", "NT 2", "cu_seqlens"),),
+        dtypes="int32 int64",
+        replaces="FLA prepare_chunk_indices",
+        kernels=(
+            PREPARE_CHUNK_OFFSETS,
+            Kernel(
+                name="prepare_chunk_indices",
+                source="triton_src/prepare_chunk_indices.py",
+                tune=lambda v, arch: dict(warps=4, stages=1, BR=512),
+                tiles=("BR",),
             ),
         ),
     ),

@@ -22,8 +22,12 @@ def letters(op: Op, args: dict) -> dict:
         for letter, size in zip(names, tensor.shape):
             found.setdefault(letter, size)
     cu_seqlens = args.get("cu_seqlens")
-    if "B" in found:
-        found["N"] = found["B"] if cu_seqlens is None else cu_seqlens.shape[0] - 1
+    if "total_tokens" in args:
+        found["T"] = args["total_tokens"]
+    if cu_seqlens is not None:
+        found["N"] = cu_seqlens.shape[0] - 1
+    elif "B" in found:
+        found["N"] = found["B"]
     if "T" in found and "chunk_size" in args:
         found["C"] = args["chunk_size"]
         chunks = (found["T"] + found["C"] - 1) // found["C"]

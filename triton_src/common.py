@@ -18,6 +18,13 @@ def load_index(p, i, stride, words):
 
 
 @triton.jit
+def store_index(p, i, value, mask, words):
+    """Element i of a contiguous index tensor of ``words``-word integers, from int64."""
+    tl.store(p + i * words, value.to(tl.int32), mask=mask)
+    tl.store(p + i * words + 1, (value >> 32).to(tl.int32), mask=mask & (words == 2))
+
+
+@triton.jit
 def load_gate(p, offset, mask, is_fp32, T: tl.constexpr):
     """Gate values as float32 from ``p`` (*fp32) or, where ``is_fp32`` is 0, from the same address as dtype ``T``."""
     wide = tl.load(p + offset, mask=mask & (is_fp32 != 0), other=0.0)

@@ -23,6 +23,14 @@ struct Offsets {
   }
 };
 
+// Element i of a contiguous index tensor of `words`-word integers.
+inline void store_index(void* p, int64_t i, int64_t value, int32_t words) {
+  if (words == 2)
+    static_cast<int64_t*>(p)[i] = value;
+  else
+    static_cast<int32_t*>(p)[i] = static_cast<int32_t>(value);
+}
+
 // A chunk: its sequence n, batch row b, the sequence's tokens [bos, eos) of that row, and its first token t.
 struct Chunk {
   int64_t n, b, bos, eos, t;

@@ -21,6 +21,9 @@ struct Index {
   }
 };
 
+// What bounds the entries of cu_seqlens where no argument does.
+constexpr int64_t kUnknownTokens = int64_t{1} << 62;
+
 // Chunk slots that kernels using find_chunk are launched over.
 inline int64_t chunk_slots(int64_t N, int64_t T, int64_t BT, bool varlen) {
   return varlen ? T / BT + N + 2 : N * ((T + BT - 1) / BT);
