@@ -118,6 +118,18 @@ def chunk_prep_kernel(
 
 
 @triton.jit
+def _load_values(v, d, i_t, eos, stride_vt, o_t, o_v, m_v, BT: tl.constexpr):
+    """v [BT, BV] and the scales d0, d1, d2 [BT], d3 of the chunk at token i_t; zeros past the sequence's end."""
+    row = i_t + o_t
+    some = (o_t >= 0) & (i_t < eos)
+    b_v = tl.load(v + row[:, None] * stride_vt + o_v[None, :], mask=(row < eos)[:, None] & m_v[None, :], other=0.0)
+    b_d0 = tl.load(d + o_t, mask=some, other=0.0)
+    b_d1 = tl.load(d + BT + o_t, mask=some, other=0.0)
+    b_d2 = tl.load(d + 2 * BT + o_t, mask=some, other=0.0)
+    return b_v, b_d0, b_d1, b_d2, tl.load(d + 3 * BT, mask=i_t < eos, other=0.0)
+
+
+@triton.jit
 def chunk_rec_kernel(
     q: "*T:16?",
     k: "*T:16?",
@@ -158,6 +170,7 @@ def chunk_rec_kernel(
     ALIGNED: tl.constexpr,
     BV: tl.constexpr,
     BT: tl.constexpr,
+    PREFETCH: tl.constexpr,
 ):
     NV = (V + BV - 1) // BV
     i_nh = tl.program_id(0) // NV
@@ -196,14 +209,9 @@ def chunk_rec_kernel(
         else:
             b_S = load_state(h0, at + o_k[:, None] * stride_sr + o_v[None, :], m_k[:, None] & m_v[None, :], h0_kind)
 
-    # v and d are no operands of a product, so the compiler does not pipeline them: they are fetched one chunk ahead.
-    row = bos + o_t
-    b_v = tl.load(v + row[:, None] * stride_vt + o_v[None, :], mask=(row < eos)[:, None] & m_v[None, :], other=0.0)  # [BT, BV]
-    some = (o_t >= 0) & (bos < eos)
-    b_d0 = tl.load(d + o_t, mask=some, other=0.0)
-    b_d1 = tl.load(d + BT + o_t, mask=some, other=0.0)
-    b_d2 = tl.load(d + 2 * BT + o_t, mask=some, other=0.0)
-    b_d3 = tl.load(d + 3 * BT, mask=bos < eos, other=0.0)
+    # v and d are no operands of a product, so the compiler does not pipeline them: PREFETCH fetches them a chunk ahead.
+    if PREFETCH:
+        b_v, b_d0, b_d1, b_d2, b_d3 = _load_values(v, d, bos, eos, stride_vt, o_t, o_v, m_v, BT)
     for i_t in range(bos, eos, BT):
         row = i_t + o_t
         m_t = row < eos
@@ -213,25 +221,23 @@ def chunk_rec_kernel(
         b_p = tl.load(p + o_t[:, None] * BT + o_t[None, :])
         t += HV * BT * BT
         p += HV * BT * BT
-        d += HV * 4 * BT
-        next_row = row + BT
-        some = (o_t >= 0) & (i_t + BT < eos)
-        next_v = tl.load(v + next_row[:, None] * stride_vt + o_v[None, :], mask=(next_row < eos)[:, None] & m_v[None, :], other=0.0)
-        next_d0 = tl.load(d + o_t, mask=some, other=0.0)
-        next_d1 = tl.load(d + BT + o_t, mask=some, other=0.0)
-        next_d2 = tl.load(d + 2 * BT + o_t, mask=some, other=0.0)
-        next_d3 = tl.load(d + 3 * BT, mask=i_t + BT < eos, other=0.0)
+        if PREFETCH:
+            d += HV * 4 * BT
+            next_v, next_d0, next_d1, next_d2, next_d3 = _load_values(v, d, i_t + BT, eos, stride_vt, o_t, o_v, m_v, BT)
+        else:
+            b_v, b_d0, b_d1, b_d2, b_d3 = _load_values(v, d, i_t, eos, stride_vt, o_t, o_v, m_v, BT)
+            d += HV * 4 * BT
 
         b_s = b_S.to(b_k.dtype)
         b_x = b_v.to(tl.float32) - b_d0[:, None] * tl.dot(b_k, b_s)
         b_u = tl.dot(b_t, round_to(b_x, b_k.dtype))  # [BT, BV]
-        b_S *= b_d3
-        b_S = tl.dot(tl.trans(b_k), round_to(b_u * b_d2[:, None], b_k.dtype), b_S)
-
         b_o = b_d1[:, None] * tl.dot(b_q, b_s)
         b_o = tl.dot(b_p, round_to(b_u, b_k.dtype), b_o)
         tl.store(o + row[:, None] * stride_ot + o_v[None, :], round_to(b_o, b_k.dtype), mask=m_t[:, None] & m_v[None, :])
-        b_v, b_d0, b_d1, b_d2, b_d3 = next_v, next_d0, next_d1, next_d2, next_d3
+        b_S *= b_d3
+        b_S = tl.dot(tl.trans(b_k), round_to(b_u * b_d2[:, None], b_k.dtype), b_S)
+        if PREFETCH:
+            b_v, b_d0, b_d1, b_d2, b_d3 = next_v, next_d0, next_d1, next_d2, next_d3
 
     if has_ht != 0:
         at = ht + (i_n * HV + i_h) * (K * V)
