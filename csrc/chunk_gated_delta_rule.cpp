@@ -28,16 +28,16 @@ std::tuple<Tensor, Tensor> chunk_gated_delta_rule(const Tensor& q_, const Tensor
   if (h0.defined()) checks.pool("initial_state", h0, {s.N, s.HV, S0, S1}, {DType::fp32, DType::bf16, DType::fp16});
   checks.done();
 
-  // pick: on the CPU the token loop; exact head sizes and 16-byte rows have variants of their own; wide state tiles
-  // where narrow ones would not run all at once (H200, 1 x 8192, HV = 48: rec 0.41 -> 0.28 ms)
-  if (on_cpu)
+  // pick: chunks for head sizes of 64 and 128 and 16-byte rows, the token loop for all else and on the CPU; wide state
+  // tiles where narrow ones would not run all at once (H200, 1 x 8192, HV = 48: rec 0.41 -> 0.26 ms)
+  const bool chunks = (s.K == 64 || s.K == 128) && s.V % 64 == 0 && aligned(q, k, v);
+  if (on_cpu || !chunks)
     return fused_recurrent_gated_delta_rule(q_, k_, v_, g_, beta_, scale, initial_state_, output_final_state,
                                             cu_seqlens_, use_qk_l2norm_in_kernel, state_v_first);
-  const bool exact = (s.K == 64 || s.K == 128) && s.V % 64 == 0 && aligned(q, k, v);
-  const int BK = exact ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
-  const int BV = exact && s.N * s.HV * ceil_div(s.V, 32) > multiprocessors(q.device) ? 64 : 32;
-  const auto prep = pick<kernels::chunk_prep>(op, q.device, {.T = q.dtype, .BK = BK, .ALIGNED = exact});
-  const auto rec = pick<kernels::chunk_rec>(op, q.device, {.T = q.dtype, .BK = BK, .ALIGNED = exact, .BV = BV});
+  const int BK = static_cast<int>(s.K);
+  const int BV = s.N * s.HV * ceil_div(s.V, 32) > multiprocessors(q.device) ? 64 : 32;
+  const auto prep = pick<kernels::chunk_prep>(op, q.device, {.T = q.dtype, .BK = BK});
+  const auto rec = pick<kernels::chunk_rec>(op, q.device, {.T = q.dtype, .BK = BK, .BV = BV});
 
   // launch
   Tensor o_ = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
@@ -52,7 +52,7 @@ std::tuple<Tensor, Tensor> chunk_gated_delta_rule(const Tensor& q_, const Tensor
     a.stride_kb = k.stride(0), a.stride_kt = k.stride(1), a.stride_kh = k.stride(2);
     a.cu_seqlens = cu.data, a.cu_stride = cu.stride, a.cu_words = cu.words, a.T_len = s.T;
     a.H = static_cast<int32_t>(s.H), a.HV = static_cast<int32_t>(s.HV);
-    a.K = static_cast<int32_t>(s.K), a.V = static_cast<int32_t>(s.V);
+    a.V = static_cast<int32_t>(s.V);
     return a;
   };
 

@@ -130,7 +130,8 @@ def chunk_gated_delta_rule(
     """The gated delta rule over whole sequences, in chunks of 64 tokens: prefill.
 
     Two launches and one workspace of about ``272 * HV`` bytes a token; nothing is read on the host, so the call can be
-    captured in a CUDA graph and replayed with other lengths. On the CPU the op runs the token loop.
+    captured in a CUDA graph and replayed with other lengths. Head sizes other than K = 64 or 128 with V a multiple of 64,
+    rows of q, k or v that do not start on 16 bytes, and CPU tensors take the token loop: right, but slow on a GPU.
 
     Args:
         q, k: ``[B, T, H, K]``, bf16 or fp16 (fp32 on the CPU only); unit stride in the last dimension. K <= 256.

@@ -52,12 +52,8 @@ def chunk_shapes(v: dict) -> bool:
 
 
 def _rec_tune(v: dict, arch: int) -> dict:
-    """As deep a pipeline as shared memory allows (H200, 1 x 16384, 16/32: 2 stages 0.58 ms, 3 stages 0.41), v and the scales
-    fetched a chunk ahead (0.97 -> 0.41). The masked variants have neither: with them sm_90 code of Triton 3.6 read shared
-    memory out of bounds (compute-sanitizer)."""
-    if not v["ALIGNED"]:
-        return dict(warps=4, stages=1, BT=64, PREFETCH=False)
-    return dict(warps=4, stages=3 if arch in (90, 100, 103) else 2, BT=64, PREFETCH=True)
+    """As deep a pipeline as shared memory allows (H200, 1 x 16384, 16/32: 2 stages 0.58 ms, 3 stages 0.41)."""
+    return dict(warps=4, stages=3 if arch in (90, 100, 103) else 2, BT=64)
 
 
 TABLE = (
@@ -275,16 +271,14 @@ TABLE = (
             Kernel(
                 name="chunk_prep",
                 source="triton_src/chunk_gated_delta_rule.py",
-                keys={"T": HALF, "BK": (64, 128, 256), "ALIGNED": (True, False)},
-                where=chunk_shapes,
+                keys={"T": HALF, "BK": (64, 128)},
                 tune=lambda v, arch: dict(warps=4, stages=1, BT=64),
                 cpu=False,
             ),
             Kernel(
                 name="chunk_rec",
                 source="triton_src/chunk_gated_delta_rule.py",
-                keys={"T": HALF, "BK": (64, 128, 256), "ALIGNED": (True, False), "BV": (32, 64)},
-                where=lambda v: chunk_shapes(v) and (v["ALIGNED"] or v["BV"] == 32),
+                keys={"T": HALF, "BK": (64, 128), "BV": (32, 64)},
                 tune=_rec_tune,
                 cpu=False,
             ),

@@ -9,6 +9,7 @@ rec, one program per sequence, value head and tile of BV state columns, chunk af
 G is the chunk's cumulative gate; rk, rq are the inverse norms of k and q rows (1 without l2norm), so that neither is
 ever normalised in memory nor rounded again.
 
+K is BK, 64 or 128, rows of q, k and v start on 16 bytes, BV divides V; other calls take the token loop.
 q, k [B, T, H, K], v, o [B, T, HV, V], g, beta [B, T, HV], states [N, HV, K, V] or [N, HV, V, K].
 Workspace: t, p [slots, HV, BT, BT], d [slots, HV, 4, BT] fp32, one slot per chunk (find_chunk in common.py).
 """
@@ -21,8 +22,8 @@ from solve import invert_unit_lower
 
 @triton.jit
 def chunk_prep_kernel(
-    q: "*T:16?",
-    k: "*T:16?",
+    q: "*T:16",
+    k: "*T:16",
     g: "*fp32",
     beta: "*fp32",
     o: "*T:16",
@@ -33,12 +34,12 @@ def chunk_prep_kernel(
     cu_stride: "i64",
     N: "i64",
     T_len: "i64",
-    stride_qb: "i64:16?",
-    stride_qt: "i64:16?",
-    stride_qh: "i64:16?",
-    stride_kb: "i64:16?",
-    stride_kt: "i64:16?",
-    stride_kh: "i64:16?",
+    stride_qb: "i64:16",
+    stride_qt: "i64:16",
+    stride_qh: "i64:16",
+    stride_kb: "i64:16",
+    stride_kt: "i64:16",
+    stride_kh: "i64:16",
     stride_gb: "i64",
     stride_gt: "i64",
     stride_gh: "i64",
@@ -48,7 +49,6 @@ def chunk_prep_kernel(
     cu_words: "i32",
     H: "i32",
     HV: "i32",
-    K: "i32",
     V: "i32",
     heads: "i32",
     g_kind: "i32",
@@ -56,7 +56,6 @@ def chunk_prep_kernel(
     l2norm: "i32",
     scale: "fp32",
     BK: tl.constexpr,
-    ALIGNED: tl.constexpr,
     BT: tl.constexpr,
 ):
     groups = HV // heads
@@ -76,7 +75,7 @@ def chunk_prep_kernel(
         return
 
     o_k = tl.arange(0, BK)
-    m_k = m_t[:, None] & (o_k < (BK if ALIGNED else K))[None, :]
+    m_k = m_t[:, None] & (o_k >= 0)[None, :]
     i_kh = i_v // (HV // H)
     row = (i_t + o_t).to(tl.int64)
     b_q = tl.load(q + i_b * stride_qb + i_kh * stride_qh + row[:, None] * stride_qt + o_k[None, :], mask=m_k, other=0.0)
@@ -118,11 +117,11 @@ def chunk_prep_kernel(
 
 
 @triton.jit
-def _load_values(v, d, i_t, eos, stride_vt, o_t, o_v, m_v, BT: tl.constexpr):
+def _load_values(v, d, i_t, eos, stride_vt, o_t, o_v, BT: tl.constexpr):
     """v [BT, BV] and the scales d0, d1, d2 [BT], d3 of the chunk at token i_t; zeros past the sequence's end."""
     row = i_t + o_t
     some = (o_t >= 0) & (i_t < eos)
-    b_v = tl.load(v + row[:, None] * stride_vt + o_v[None, :], mask=(row < eos)[:, None] & m_v[None, :], other=0.0)
+    b_v = tl.load(v + row[:, None] * stride_vt + o_v[None, :], mask=(row < eos)[:, None], other=0.0)
     b_d0 = tl.load(d + o_t, mask=some, other=0.0)
     b_d1 = tl.load(d + BT + o_t, mask=some, other=0.0)
     b_d2 = tl.load(d + 2 * BT + o_t, mask=some, other=0.0)
@@ -131,9 +130,9 @@ def _load_values(v, d, i_t, eos, stride_vt, o_t, o_v, m_v, BT: tl.constexpr):
 
 @triton.jit
 def chunk_rec_kernel(
-    q: "*T:16?",
-    k: "*T:16?",
-    v: "*T:16?",
+    q: "*T:16",
+    k: "*T:16",
+    v: "*T:16",
     t: "*T:16",
     p: "*T:16",
     d: "*fp32:16",
@@ -143,34 +142,31 @@ def chunk_rec_kernel(
     cu_seqlens: "*i32",
     cu_stride: "i64",
     T_len: "i64",
-    stride_qb: "i64:16?",
-    stride_qt: "i64:16?",
-    stride_qh: "i64:16?",
-    stride_kb: "i64:16?",
-    stride_kt: "i64:16?",
-    stride_kh: "i64:16?",
-    stride_vb: "i64:16?",
-    stride_vt: "i64:16?",
-    stride_vh: "i64:16?",
-    stride_ob: "i64:16?",
-    stride_ot: "i64:16?",
-    stride_oh: "i64:16?",
+    stride_qb: "i64:16",
+    stride_qt: "i64:16",
+    stride_qh: "i64:16",
+    stride_kb: "i64:16",
+    stride_kt: "i64:16",
+    stride_kh: "i64:16",
+    stride_vb: "i64:16",
+    stride_vt: "i64:16",
+    stride_vh: "i64:16",
+    stride_ob: "i64:16",
+    stride_ot: "i64:16",
+    stride_oh: "i64:16",
     stride_sn: "i64",
     stride_sh: "i64",
     stride_sr: "i64",
     cu_words: "i32",
     H: "i32",
     HV: "i32",
-    K: "i32",
     V: "i32",
     h0_kind: "i32",
     has_ht: "i32",
     v_first: "i32",
     BK: tl.constexpr,
-    ALIGNED: tl.constexpr,
     BV: tl.constexpr,
     BT: tl.constexpr,
-    PREFETCH: tl.constexpr,
 ):
     NV = (V + BV - 1) // BV
     i_nh = tl.program_id(0) // NV
@@ -191,8 +187,6 @@ def chunk_rec_kernel(
     o_t = tl.arange(0, BT)
     o_k = tl.arange(0, BK)
     o_v = tl.program_id(0) % NV * BV + tl.arange(0, BV)
-    m_k = o_k < (BK if ALIGNED else K)
-    m_v = o_v < (256 if ALIGNED else V)  # ALIGNED: BV divides V
     q += i_b * stride_qb + i_kh * stride_qh
     k += i_b * stride_kb + i_kh * stride_kh
     v += i_b * stride_vb + i_h * stride_vh
@@ -205,43 +199,37 @@ def chunk_rec_kernel(
     if h0_kind != 0:
         at = i_n * stride_sn + i_h * stride_sh
         if v_first != 0:
-            b_S = tl.trans(load_state(h0, at + o_v[:, None] * stride_sr + o_k[None, :], m_v[:, None] & m_k[None, :], h0_kind))
+            b_S = tl.trans(load_state(h0, at + o_v[:, None] * stride_sr + o_k[None, :], h0_kind != 0, h0_kind))
         else:
-            b_S = load_state(h0, at + o_k[:, None] * stride_sr + o_v[None, :], m_k[:, None] & m_v[None, :], h0_kind)
+            b_S = load_state(h0, at + o_k[:, None] * stride_sr + o_v[None, :], h0_kind != 0, h0_kind)
 
-    # v and d are no operands of a product, so the compiler does not pipeline them: PREFETCH fetches them a chunk ahead.
-    if PREFETCH:
-        b_v, b_d0, b_d1, b_d2, b_d3 = _load_values(v, d, bos, eos, stride_vt, o_t, o_v, m_v, BT)
+    # v and d are no operands of a product, so the compiler does not pipeline them: they are fetched a chunk ahead.
+    b_v, b_d0, b_d1, b_d2, b_d3 = _load_values(v, d, bos, eos, stride_vt, o_t, o_v, BT)
     for i_t in range(bos, eos, BT):
         row = i_t + o_t
         m_t = row < eos
-        b_k = tl.load(k + row[:, None] * stride_kt + o_k[None, :], mask=m_t[:, None] & m_k[None, :], other=0.0)  # [BT, BK]
+        b_k = tl.load(k + row[:, None] * stride_kt + o_k[None, :], mask=m_t[:, None], other=0.0)  # [BT, BK]
         b_t = tl.load(t + o_t[:, None] * BT + o_t[None, :])  # [BT, BT]
-        b_q = tl.load(q + row[:, None] * stride_qt + o_k[None, :], mask=m_t[:, None] & m_k[None, :], other=0.0)
+        b_q = tl.load(q + row[:, None] * stride_qt + o_k[None, :], mask=m_t[:, None], other=0.0)
         b_p = tl.load(p + o_t[:, None] * BT + o_t[None, :])
         t += HV * BT * BT
         p += HV * BT * BT
-        if PREFETCH:
-            d += HV * 4 * BT
-            next_v, next_d0, next_d1, next_d2, next_d3 = _load_values(v, d, i_t + BT, eos, stride_vt, o_t, o_v, m_v, BT)
-        else:
-            b_v, b_d0, b_d1, b_d2, b_d3 = _load_values(v, d, i_t, eos, stride_vt, o_t, o_v, m_v, BT)
-            d += HV * 4 * BT
+        d += HV * 4 * BT
+        next_v, next_d0, next_d1, next_d2, next_d3 = _load_values(v, d, i_t + BT, eos, stride_vt, o_t, o_v, BT)
 
         b_s = b_S.to(b_k.dtype)
         b_x = b_v.to(tl.float32) - b_d0[:, None] * tl.dot(b_k, b_s)
         b_u = tl.dot(b_t, round_to(b_x, b_k.dtype))  # [BT, BV]
         b_o = b_d1[:, None] * tl.dot(b_q, b_s)
         b_o = tl.dot(b_p, round_to(b_u, b_k.dtype), b_o)
-        tl.store(o + row[:, None] * stride_ot + o_v[None, :], round_to(b_o, b_k.dtype), mask=m_t[:, None] & m_v[None, :])
+        tl.store(o + row[:, None] * stride_ot + o_v[None, :], round_to(b_o, b_k.dtype), mask=m_t[:, None])
         b_S *= b_d3
         b_S = tl.dot(tl.trans(b_k), round_to(b_u * b_d2[:, None], b_k.dtype), b_S)
-        if PREFETCH:
-            b_v, b_d0, b_d1, b_d2, b_d3 = next_v, next_d0, next_d1, next_d2, next_d3
+        b_v, b_d0, b_d1, b_d2, b_d3 = next_v, next_d0, next_d1, next_d2, next_d3
 
     if has_ht != 0:
-        at = ht + (i_n * HV + i_h) * (K * V)
+        at = ht + (i_n * HV + i_h) * (BK * V)
         if v_first != 0:
-            tl.store(at + o_v[:, None] * K + o_k[None, :], tl.trans(b_S), mask=m_v[:, None] & m_k[None, :])
+            tl.store(at + o_v[:, None] * BK + o_k[None, :], tl.trans(b_S))
         else:
-            tl.store(at + o_k[:, None] * V + o_v[None, :], b_S, mask=m_k[:, None] & m_v[None, :])
+            tl.store(at + o_k[:, None] * V + o_v[None, :], b_S)
