@@ -5,34 +5,13 @@ import math
 
 import torch
 
-F64 = torch.float64
+from gdn_ops.reference.base import F64, sequences
+from gdn_ops.reference.layer import causal_conv1d_fn, causal_conv1d_update, fused_gdn_gating, gated_rmsnorm  # noqa: F401
 
 
 def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     x = x.to(F64)
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
-
-
-def fused_gdn_gating(A_log, a, b, dt_bias, softplus_beta=1.0, softplus_threshold=20.0):
-    x = a.to(F64) + dt_bias.to(F64)
-    g = -A_log.to(F64).exp() * torch.nn.functional.softplus(x, softplus_beta, softplus_threshold)
-    return g, torch.sigmoid(b.to(F64))
-
-
-def gated_rmsnorm(x, weight, z=None, eps=1e-6, activation=1, norm_before_gate=True, group_size=0):
-    x, weight = x.to(F64), weight.to(F64)
-    z = torch.ones_like(x) if z is None else [lambda z: z, torch.nn.functional.silu, torch.sigmoid][activation](z.to(F64))
-    groups = (x if norm_before_gate else x * z).unflatten(-1, (-1, group_size or x.shape[-1]))
-    y = (groups * torch.rsqrt((groups * groups).mean(-1, keepdim=True) + eps)).flatten(-2) * weight
-    return y * z if norm_before_gate else y
-
-
-def sequences(rows: int, tokens: int, cu_seqlens: torch.Tensor | None) -> list[tuple[int, int, int]]:
-    """``(batch row, first token, end)`` of every sequence. Offsets are clamped to the tokens there are."""
-    if cu_seqlens is None:
-        return [(b, 0, tokens) for b in range(rows)]
-    bounds = [min(max(c, 0), tokens) for c in cu_seqlens.tolist()]
-    return [(0, start, max(start, end)) for start, end in zip(bounds, bounds[1:])]
 
 
 def gated_delta_rule(
