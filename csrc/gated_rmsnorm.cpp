@@ -5,6 +5,26 @@
 
 namespace gdn {
 
+namespace {
+
+// The leading three dimensions of x and z, those merged that are one dimension in both: [R] rows where they can be.
+struct Rows {
+  int64_t n[3] = {1, 1, 1}, x[3] = {0, 0, 0}, z[3] = {0, 0, 0};
+
+  Rows(const View& x_view, const View& z_view) {
+    int used = 0;
+    for (int64_t d = 0; d + 1 < x_view.dim; ++d) {
+      const int64_t size = x_view.sizes[d], x_stride = x_view.strides[d], z_stride = z_view.strides[d];
+      if (size == 1) continue;
+      const bool merge = used > 0 && x[used - 1] == size * x_stride && z[used - 1] == size * z_stride;
+      const int i = merge ? used - 1 : used++;
+      n[i] *= size, x[i] = x_stride, z[i] = z_stride;
+    }
+  }
+};
+
+}  // namespace
+
 Tensor gated_rmsnorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z_, double eps, int64_t activation,
                      bool norm_before_gate, int64_t group_size, bool hf_rounding) {
   // shapes
@@ -31,33 +51,35 @@ Tensor gated_rmsnorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z
 
   // pick
   const bool tile =
-      (D == 64 || D == 128 || D == 256) && x.dtype != DType::fp32 && aligned(x) && (!z.defined() || aligned(z));
+      (D == 64 || D == 128 || D == 256) && x.dtype != DType::fp32 && aligned(x, weight) && (!z.defined() || aligned(z));
   const auto kernel = pick<kernels::gated_rmsnorm>(
       "gated_rmsnorm", x.device, {.T = x.dtype, .BD = tile ? static_cast<int>(D) : 256, .ALIGNED = tile});
 
   // launch
   Tensor y = empty_like(x, x.dtype);
-  const int64_t R = x.numel() / D;
-  kernel.launch(ceil_div(R, kernel.tiles.BR), {.x = x.data,
-                                               .weight = weight.data,
-                                               .z = z.defined() ? z.data : x.data,
-                                               .y = View(y).data,
-                                               .R = R,
-                                               .n1 = x.dim >= 3 ? x.size(-3) : 1,
-                                               .n2 = x.dim >= 2 ? x.size(-2) : 1,
-                                               .G = width / D,
-                                               .x_stride_0 = x.stride(-4),
-                                               .x_stride_1 = x.stride(-3),
-                                               .x_stride_2 = x.stride(-2),
-                                               .z_stride_0 = z.stride(-4),
-                                               .z_stride_1 = z.stride(-3),
-                                               .z_stride_2 = z.stride(-2),
-                                               .D = static_cast<int32_t>(D),
-                                               .activation = z.defined() ? static_cast<int32_t>(activation) : -1,
-                                               .gate_first = !norm_before_gate,
-                                               .hf_rounding = hf_rounding,
-                                               .weight_kind = weight.dtype == DType::fp32 ? 1 : 2,
-                                               .eps = static_cast<float>(eps)});
+  const int64_t R = x.numel() / width, G = width / D;
+  const View& gate = z.defined() ? z : x;
+  const Rows rows(x, gate);
+  kernel.launch(G * ceil_div(R, kernel.tiles.BR), {.x = x.data,
+                                                   .weight = weight.data,
+                                                   .z = gate.data,
+                                                   .y = View(y).data,
+                                                   .R = R,
+                                                   .n1 = rows.n[1],
+                                                   .n2 = rows.n[2],
+                                                   .x_stride_0 = rows.x[0],
+                                                   .x_stride_1 = rows.x[1],
+                                                   .x_stride_2 = rows.x[2],
+                                                   .z_stride_0 = rows.z[0],
+                                                   .z_stride_1 = rows.z[1],
+                                                   .z_stride_2 = rows.z[2],
+                                                   .G = static_cast<int32_t>(G),
+                                                   .D = static_cast<int32_t>(D),
+                                                   .activation = z.defined() ? static_cast<int32_t>(activation) : -1,
+                                                   .gate_first = !norm_before_gate,
+                                                   .hf_rounding = hf_rounding,
+                                                   .weight_kind = weight.dtype == DType::fp32 ? 1 : 2,
+                                                   .eps = static_cast<float>(eps)});
   return y;
 }
 

@@ -9,7 +9,7 @@ namespace gdn::cpu {
 void gated_rmsnorm(const kernels::gated_rmsnorm::Keys& keys, const kernels::gated_rmsnorm::Args& a) {
   with_float(keys.T, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
-    parallel(a.R, a.D, [&](int64_t r) {
+    parallel(a.R * a.G, a.D, [&](int64_t r) {
       const int64_t i_g = r % a.G, i = r / a.G;
       const int64_t i_2 = i % a.n2, i_1 = i / a.n2 % a.n1, i_0 = i / a.n2 / a.n1;
       const T* x =
