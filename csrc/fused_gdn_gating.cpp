@@ -15,8 +15,8 @@ std::tuple<Tensor, Tensor> fused_gdn_gating(const Tensor& A_log_, const Tensor& 
 
   // checks
   Checks("fused_gdn_gating")
-      .that(a.dim >= 1 && a.dim <= 4, "a", "1 to 4 dimensions [..., HV]", a.shape())
-      .that(a.dim < 1 || (HV >= 1 && HV <= INT32_MAX), "a", "at least one head", a.shape())
+      .that(a.dim >= 1 && a.dim <= 4, "a", "1 to 4 dimensions [..., HV]", a)
+      .that(a.dim < 1 || (HV >= 1 && HV <= INT32_MAX), "a", "at least one head", a)
       .same_shape("b", b, "a", a)
       .shape("A_log", A_log, {HV})
       .shape("dt_bias", dt_bias, {HV})
@@ -32,7 +32,7 @@ std::tuple<Tensor, Tensor> fused_gdn_gating(const Tensor& A_log_, const Tensor& 
       .no_grad("a", a)
       .no_grad("b", b)
       .no_grad("dt_bias", dt_bias)
-      .that(softplus_beta > 0, "softplus_beta", "a positive number", std::to_string(softplus_beta))
+      .that(softplus_beta > 0, "softplus_beta", "a positive number", "another")
       .done();
 
   // pick

@@ -38,13 +38,13 @@ Tensor gated_rmsnorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z
       .device("x", x)
       .no_grad("x", x)
       .unit_stride("x", x)
-      .that(x.dim >= 1 && x.dim <= 4, "x", "1 to 4 dimensions", x.shape())
-      .that(x.dim < 1 || (width >= 1 && width <= INT32_MAX), "x", "a last dimension of at least 1", x.shape())
+      .that(x.dim >= 1 && x.dim <= 4, "x", "1 to 4 dimensions", x)
+      .that(x.dim < 1 || (width >= 1 && width <= INT32_MAX), "x", "a last dimension of at least 1", x)
       .activation("weight", weight, {width}, {DType::fp32, x.dtype})
       .that(activation >= kNone && activation <= kSigmoid, "activation", "0 (none), 1 (silu) or 2 (sigmoid)",
             activation)
-      .that(group_size >= 0 && (width < 1 || width % D == 0), "group_size",
-            "0 or a divisor of " + std::to_string(width), group_size);
+      .that(group_size >= 0 && (width < 1 || width % D == 0), "group_size", "0 or a divisor of x's last size",
+            group_size);
   if (z.defined())
     checks.same_shape("z", z, "x", x).dtype("z", z, {x.dtype}).device("z", z).no_grad("z", z).unit_stride("z", z);
   checks.done();

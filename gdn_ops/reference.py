@@ -13,6 +13,31 @@ def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
 
 
+def causal_conv1d(x, weight, bias=None, states=None, cu_seqlens=None, slots=None, has_state=None, activation=0, first_slot=0):
+    """x ``[B, T, D]`` -> y ``[B, T, D]``, and the new states ``[slots, D, L]`` (None without states). Every sequence's line of
+    inputs is convolved from its history on; the history is the first W - 1 columns with ``slots``, else the last."""
+    x, weight = x.detach().to("cpu", F64), weight.detach().to("cpu", F64)
+    (B, T, D), H = x.shape, weight.shape[1] - 1
+    new, y = None if states is None else states.detach().to("cpu", F64, copy=True), torch.zeros(B, T, D, dtype=F64)
+    for n, (b, start, end) in enumerate(sequences(B, T, cu_seqlens)):
+        slot = n if slots is None else int(slots[n])
+        if slots is not None and not first_slot <= slot < len(states) or start == end:
+            continue
+        line = torch.zeros(D, H, dtype=F64)
+        if new is not None:
+            line = new[slot, :, :H] if slots is not None else new[slot]
+            line = line.clone() if has_state is None or has_state[n] else torch.zeros_like(line)
+        line = torch.cat([line, x[b, start:end].T], 1)
+        windows = line[:, line.shape[1] - (end - start) - H :].unfold(1, H + 1, 1)  # [D, L, W]
+        y[b, start:end] = (windows * weight[:, None]).sum(-1).T + (0 if bias is None else bias.detach().to("cpu", F64))
+        if activation:
+            y[b, start:end] = torch.nn.functional.silu(y[b, start:end])
+        if new is not None:
+            columns = H if slots is not None else new.shape[2]
+            new[slot, :, :columns] = line[:, line.shape[1] - columns :]
+    return y, new
+
+
 def fused_gdn_gating(A_log, a, b, dt_bias, softplus_beta=1.0, softplus_threshold=20.0):
     x = a.to(F64) + dt_bias.to(F64)
     g = -A_log.to(F64).exp() * torch.nn.functional.softplus(x, softplus_beta, softplus_threshold)

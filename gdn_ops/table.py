@@ -58,6 +58,17 @@ def _rec_stages(v: dict, arch: int) -> int:
     return 3 if arch in (90, 100, 103) else 2
 
 
+# Both convolution ops are one kernel: an update is a prefill of rows whose history counts.
+CONV = Kernel(
+    name="causal_conv1d",
+    source="csrc/cuda/causal_conv1d.cu",
+    keys={"T": FLOAT, "W": (2, 3, 4), "VEC": (4, 2, 1)},
+    where=lambda v: v["T"] != "fp32" or v["VEC"] == 1,
+    tune=lambda v, arch: dict(warps=4, THREADS=128, U=8),
+    tiles=("THREADS",),
+    hot=True,
+)
+
 TABLE = (
     Op(
         name="l2norm",
@@ -75,6 +86,29 @@ TABLE = (
                 tiles=("BR",),
             ),
         ),
+    ),
+    Op(
+        name="causal_conv1d_fn",
+        schema="(Tensor x, Tensor weight, Tensor? bias=None, Tensor(a!)? conv_states=None, Tensor? query_start_loc=None,"
+        " Tensor? cache_indices=None, Tensor? has_initial_state=None, SymInt activation=0, SymInt min_slot=0,"
+        " Tensor? seq_idx=None, bool channels_first=False) -> Tensor",
+        shapes={"weight": "D W"},
+        outputs=(Out("y", like="x", swapped=lambda args: args["channels_first"] and args["x"].stride(-2) == 1),),
+        dtypes="bf16 fp16 fp32",
+        replaces="causal_conv1d_fn of Dao-AILab, LightLLM, SGLang, vLLM, FastDeploy",
+        kernels=(CONV,),
+    ),
+    Op(
+        name="causal_conv1d_update",
+        schema="(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? bias=None, SymInt activation=0,"
+        " Tensor? conv_state_indices=None, Tensor? num_accepted_tokens=None, Tensor? query_start_loc=None,"
+        " Tensor(b!)? intermediate_windows=None, Tensor? intermediate_indices=None, Tensor? parents=None, SymInt min_slot=0,"
+        " Tensor? cache_seqlens=None) -> Tensor",
+        shapes={"weight": "D W"},
+        outputs=(Out("y", like="x", swapped=lambda args: args["x"].dim() == 3 and args["x"].stride(-2) == 1),),
+        dtypes="bf16 fp16 fp32",
+        replaces="causal_conv1d_update of Dao-AILab, LightLLM, SGLang, vLLM, FastDeploy, transformers",
+        kernels=(CONV,),
     ),
     Op(
         name="fused_gdn_gating",

@@ -44,7 +44,11 @@ def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tens
     dtype = _DTYPES.get(out.dtype) or (args[out.dtype] if out.dtype else None)
     dtype = dtype.dtype if isinstance(dtype, torch.Tensor) else dtype
     if out.like:
-        return torch.empty(args[out.like].shape, dtype=dtype or args[out.like].dtype, device=like.device)
+        model = args[out.like]
+        swapped = out.swapped is not None and out.swapped(args)
+        shape = model.mT.shape if swapped else model.shape
+        new = torch.empty(shape, dtype=dtype or model.dtype, device=like.device)
+        return new.mT if swapped else new
     if out.when and not args[out.when]:
         return torch.empty((0,), dtype=dtype, device=like.device)
     return torch.empty([int(s) if s.isdigit() else sizes[s] for s in out.shape.split()], dtype=dtype, device=like.device)

@@ -119,7 +119,7 @@ def test_refusals(backend):
         ((x.t().contiguous().t(), w), {}, "x: expected unit stride"),
         ((x[None, None, None], w), {}, "x: expected 1 to 4 dimensions"),
         ((x[:, :0], w[:0]), {}, "x: expected a last dimension of at least 1"),
-        ((x, w), dict(group_size=4), "group_size: expected 0 or a divisor of 6, got 4"),
+        ((x, w), dict(group_size=4), "group_size: expected 0 or a divisor of x's last size, got 4"),
         ((x, w), dict(activation=3), r"activation: expected 0 \(none\), 1 \(silu\) or 2 \(sigmoid\), got 3"),
         ((x, w, x.clone().requires_grad_()), {}, "z: expected no gradient"),
         ((x.double(), w), {}, "x: expected bf16 or fp16 or fp32, got another dtype"),

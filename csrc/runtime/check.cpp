@@ -62,7 +62,8 @@ Checks& Checks::dtype(const char* arg, const View& t, std::initializer_list<DTyp
   for (DType d : allowed)
     if (d == t.dtype) return *this;
   std::string expected;
-  for (DType d : allowed) expected += (expected.empty() ? "" : " or ") + std::string(name(d));
+  for (const DType* d = allowed.begin(); d != allowed.end(); ++d)
+    if (std::find(allowed.begin(), d, *d) == d) expected += (expected.empty() ? "" : " or ") + std::string(name(*d));
   return fail(arg, expected, name(t.dtype));
 }
 

@@ -114,6 +114,23 @@ Tensor empty(std::initializer_list<int64_t> sizes, DType dtype, Device device) {
   return empty_contiguous(sizes.begin(), static_cast<int64_t>(sizes.size()), dtype, device);
 }
 
+Tensor empty_transposed_like(const View& like) {
+  constexpr int64_t kMaxDim = 8;
+  STD_TORCH_CHECK(like.dim >= 2 && like.dim <= kMaxDim, "gdn: a tensor of ", like.dim,
+                  " dimensions cannot be allocated");
+  int64_t strides[kMaxDim];
+  int64_t step = 1;
+  for (int64_t i = 0; i < like.dim; ++i) {
+    const int64_t d = i == 0 ? like.dim - 2 : i == 1 ? like.dim - 1 : like.dim - 1 - i;
+    strides[d] = step;
+    step *= like.sizes[d] > 1 ? like.sizes[d] : 1;
+  }
+  AtenTensorHandle handle = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(like.dim, like.sizes, strides, to_torch(like.dtype),
+                                                         like.device.type, like.device.index, &handle));
+  return Tensor(handle);
+}
+
 Tensor empty_like(const View& like, DType dtype) { return empty_contiguous(like.sizes, like.dim, dtype, like.device); }
 
 }  // namespace gdn

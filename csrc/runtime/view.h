@@ -62,5 +62,7 @@ struct View {
 Tensor empty(std::initializer_list<int64_t> sizes, DType dtype, Device device);
 // A new contiguous tensor with the shape of `like`.
 Tensor empty_like(const View& like, DType dtype);
+// The same in like's dtype with the last two dimensions swapped in memory: a transposed view of a contiguous tensor.
+Tensor empty_transposed_like(const View& like);
 
 }  // namespace gdn
