@@ -53,17 +53,11 @@ class Case:
         x = x.mT if self.channels_first else x
         return SimpleNamespace(x=x if self.rows else x[0], **args)
 
-    def call(self, a):
-        return gdn_ops.causal_conv1d_fn(**vars(a), activation=self.activation, channels_first=self.channels_first)
+    def call(self, a, op=gdn_ops.causal_conv1d_fn, **other):
+        return op(**vars(a) | other, activation=self.activation, channels_first=self.channels_first)
 
-    def reference(self, a):
-        tokens = a.x.mT if self.channels_first else a.x
-        y, states = reference.causal_conv1d(
-            tokens if self.rows else tokens[None], a.weight, getattr(a, "bias", None), getattr(a, "conv_states", None),
-            getattr(a, "query_start_loc", None), getattr(a, "cache_indices", None), getattr(a, "has_initial_state", None), self.activation,
-        )  # fmt: skip
-        y = y if self.rows else y[0]
-        return (y.mT if self.channels_first else y), states
+    def reference(self, a, **other):
+        return self.call(a, reference.causal_conv1d_fn, **other)
 
 
 CASES = [
@@ -124,14 +118,12 @@ def test_alone_and_packed(backend):
     for n, (start, end) in enumerate(zip(bounds, bounds[1:])):
         x = torch.full_like(a.x, float("nan"))
         x[start:end] = a.x[start:end]
-        a.conv_states.copy_(pool)
-        got = case.call(SimpleNamespace(**vars(a) | dict(x=x)))
+        got = case.call(a, x=x, conv_states=pool.clone())
         assert torch.equal(got[start:end], y[start:end])
         one = dict(x=a.x[start:end], query_start_loc=None, cache_indices=a.cache_indices[n : n + 1], conv_states=pool.clone())
         one = SimpleNamespace(**vars(a) | one | dict(has_initial_state=a.has_initial_state[n : n + 1]))
         assert torch.equal(case.call(one), y[start:end])
-        slot = a.cache_indices[n].item()
-        assert torch.equal(one.conv_states[slot], after[slot])
+        assert torch.equal(one.conv_states[one.cache_indices.long()], after[one.cache_indices.long()])
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 63, 64, 65, 128, 199])
@@ -154,11 +146,9 @@ def test_padded_sequences(backend, pad, min_slot, index):
     pad = pad if index == torch.int64 or pad < 2**31 else -(2**31)
     a.cache_indices = torch.tensor([3, pad, 4, pad], dtype=index, device=backend.device)
     a.has_initial_state[:] = True
-    want, states = reference.causal_conv1d(
-        a.x[None], a.weight, a.bias, a.conv_states, a.query_start_loc, a.cache_indices, None, SILU, min_slot
-    )
-    y = gdn_ops.causal_conv1d_fn(**vars(a), activation=SILU, min_slot=min_slot)
-    assert_close(y, want[0], RMS[BF16])
+    want, states = case.reference(a, min_slot=min_slot)
+    y = case.call(a, min_slot=min_slot)
+    assert_close(y, want, RMS[BF16])
     assert not y[3:23].any() and not y[27:].any() and torch.equal(a.conv_states.cpu().double(), states)
 
 
@@ -173,16 +163,14 @@ def test_recycled_slots_are_not_read(backend, length):
         for n in (0, 2):
             a.conv_states[a.cache_indices[n].item()] = content
         states = a.conv_states.clone()
-        results.append((gdn_ops.causal_conv1d_fn(**vars(a) | dict(conv_states=states), activation=SILU), states))
+        results.append((case.call(a, conv_states=states), states))
     for y, states in results[1:]:
         assert torch.equal(y, results[0][0])
         used = a.cache_indices.long()
         assert torch.equal(states[used], results[0][1][used])
-    without = SimpleNamespace(**{k: v for k, v in vars(a).items() if k != "has_initial_state"})
-    want, _ = reference.causal_conv1d(
-        a.x[None], a.weight, a.bias, torch.zeros_like(a.conv_states), a.query_start_loc, a.cache_indices, None, SILU
-    )
-    assert_close(case.call(without), want[0], RMS[BF16], what="no flags: no history")
+    a.has_initial_state[:] = False
+    none = case.call(a, has_initial_state=None)
+    assert torch.equal(none, case.call(a))
 
 
 @pytest.mark.parametrize("D, start", [(64, 3), (66, 3), (100, 3), (64, 4), (64, 2), (64, 0)])
@@ -195,24 +183,21 @@ def test_slices_of_a_projection(backend, D, start, weights):
         wide = torch.full((120, width), float("nan"), dtype=BF16, device=backend.device)
         wide[:, start : start + D] = a.x.t()
         x, states = wide[:, start : start + D].t(), a.conv_states.clone()
-        y = gdn_ops.causal_conv1d_fn(**vars(a) | dict(x=x, conv_states=states), activation=SILU, channels_first=True)
-        want, after = reference.causal_conv1d(
-            a.x.t()[None], a.weight, getattr(a, "bias", None), a.conv_states, a.query_start_loc, a.cache_indices, a.has_initial_state, SILU
-        )
-        assert_close(y, want[0].t(), RMS[BF16])
+        y = case.call(a, x=x, conv_states=states)
+        want, after = case.reference(a)
+        assert_close(y, want, RMS[BF16])
         assert torch.equal(states.cpu().double(), after) and y.t().is_contiguous()
     rows = guarded(torch.randn(3, 21 * D + 5, generator=seeded(5)).to(BF16), backend.device)[:, : 21 * D].unflatten(1, (D, 21))
     for view in (rows, rows[:, :, ::2], rows.transpose(1, 2).contiguous().transpose(1, 2)):
-        want, _ = reference.causal_conv1d(view.mT, a.weight)
         y = gdn_ops.causal_conv1d_fn(view, a.weight, channels_first=True)
-        assert_close(y, want.mT, RMS[BF16])
+        assert_close(y, reference.causal_conv1d_fn(view, a.weight, channels_first=True)[0], RMS[BF16])
 
 
 def test_layouts_of_states_weights_and_indices(backend):
     """Channel-last pools, slices of longer lines, a layer of many, every other slot; strided weights, flags, indices."""
     case = Case(lengths=(5, 1, 40), D=16, weights=FP32, index=torch.int64)
     a = case.inputs(backend.device)
-    y, after = case.call(SimpleNamespace(**vars(a) | dict(conv_states=a.conv_states.clone()))), case.reference(a)[1]
+    y, after = case.call(a, conv_states=a.conv_states.clone()), case.reference(a)[1]
     wide = lambda *shape: torch.full(shape, 77.0, dtype=BF16, device=backend.device)  # noqa: E731
     pools = [
         wide(5, 3, 16).transpose(1, 2),
@@ -228,23 +213,23 @@ def test_layouts_of_states_weights_and_indices(backend):
         pool.copy_(a.conv_states)
         total = lambda pool: (pool._base == 77).sum().item()  # noqa: E731
         untouched = total(pool)
-        got = case.call(SimpleNamespace(**vars(a) | dict(conv_states=pool)))
+        got = case.call(a, conv_states=pool)
         assert torch.equal(got, y) and torch.equal(pool.cpu().double(), after) and total(pool) == untouched
     a = case.inputs(backend.device)
     strided = dict(weight=a.weight.t().contiguous().t(), bias=a.bias.repeat_interleave(2)[::2])
     strided |= {k: torch.stack([getattr(a, k)] * 3, 1)[:, 1] for k in ("cache_indices", "has_initial_state", "query_start_loc")}
-    assert torch.equal(case.call(SimpleNamespace(**vars(a) | strided)), y)
+    assert torch.equal(case.call(a, **strided), y)
     beyond = a.query_start_loc.new_tensor([-5, 5, 6, 4000])  # clamped to the tokens there are
-    assert torch.equal(case.call(SimpleNamespace(**vars(case.inputs(backend.device)) | dict(query_start_loc=beyond))), y)
+    assert torch.equal(case.call(case.inputs(backend.device), query_start_loc=beyond), y)
 
 
 def test_inputs_are_stored_as_they_are(backend):
     """Infinity and 6e4 in fp16: results saturate, histories do not."""
-    x = torch.tensor([[6e4, -6e4], [float("inf"), 3.0], [1.0, 2.0]], dtype=FP16, device=backend.device)
-    states = torch.zeros(1, 2, 3, dtype=FP16, device=backend.device)
-    slots = torch.zeros(1, dtype=torch.int32, device=backend.device)
-    y = gdn_ops.causal_conv1d_fn(x, torch.full((2, 4), 2.0, device=backend.device), None, states, None, slots)
-    assert y[0].tolist() == [65504, -65504] and torch.equal(states[0].t(), x)
+    x = torch.tensor([[6e4, -6e4] * 2, [float("inf"), 3.0] * 2, [1.0, -float("inf")] * 2], dtype=FP16, device=backend.device)
+    slots, w = torch.zeros(1, dtype=torch.int32, device=backend.device), torch.full((4, 4), 2.0, device=backend.device)
+    for states in (x.new_zeros(1, 4, 3), x.new_zeros(1, 3, 4).mT, x.new_zeros(1, 4, 5)[:, :, :3]):
+        y = gdn_ops.causal_conv1d_fn(x, w, None, states, None, slots)
+        assert y[0].tolist() == [65504, -65504] * 2 and torch.equal(states[0].t(), x)
 
 
 def test_many_sequences(backend):

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <vector>
 
 #include "chunk.h"
 #include "gen/kernels.h"
@@ -65,7 +64,7 @@ void channels(const CausalConv1dArgs& a, const T* x, T* y, int64_t length, int64
 
 }  // namespace
 
-void causal_conv1d(const kernels::causal_conv1d::Keys& keys, const CausalConv1dArgs& a) {
+void causal_conv1d(const kernels::causal_conv1d::Keys& keys, const kernels::causal_conv1d::Args& a) {
   with_float(keys.T, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     const bool varlen = a.cu_seqlens.words != 0;
