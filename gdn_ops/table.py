@@ -53,7 +53,7 @@ def chunk_shapes(v: dict) -> bool:
 
 def _rec_tune(v: dict, arch: int) -> dict:
     """As deep a pipeline as shared memory allows (H200, 1 x 16384, 16/32: 2 stages 0.58 ms, 3 stages 0.41)."""
-    return dict(warps=4, stages=3 if arch in (90, 100, 103) else 2, BT=64)
+    return dict(warps=4, stages={80: 2, 86: 1, 89: 1, 120: 1}.get(arch, 3), BT=64)
 
 
 # Both convolution ops are one kernel: an update is a prefill of rows whose history counts.
