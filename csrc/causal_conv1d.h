@@ -104,7 +104,8 @@ inline Tensor Conv::launch() const {
   // pick
   int VEC = 1;
   for (int vec : {4, 2})
-    if (VEC == 1 && !fp32 && D_ % vec == 0 && in_packs(x, x_at.stride_d, {x_at.stride_b, x_at.stride_t}, vec) &&
+    if (VEC == 1 && !fp32 && (vec == 4 || W == 4) && D_ % vec == 0 &&
+        in_packs(x, x_at.stride_d, {x_at.stride_b, x_at.stride_t}, vec) &&
         in_packs(y, y_at.stride_d, {y_at.stride_b, y_at.stride_t}, vec))
       VEC = vec;
   int32_t state_layout = kAnyState;

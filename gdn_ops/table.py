@@ -61,7 +61,7 @@ CONV = Kernel(
     name="causal_conv1d",
     source="csrc/cuda/causal_conv1d.cu",
     keys={"T": FLOAT, "W": (2, 3, 4), "VEC": (4, 2, 1)},
-    where=lambda v: v["T"] != "fp32" or v["VEC"] == 1,
+    where=lambda v: v["VEC"] == 1 or v["T"] != "fp32" and (v["W"] == 4 or v["VEC"] == 4),  # models have W = 4
     tune=lambda v, arch: dict(warps=4, THREADS=128, U=8),
     tiles=("THREADS",),
     hot=True,
