@@ -22,6 +22,7 @@ find csrc tests \( -name '*.cpp' -o -name '*.h' -o -name '*.cu' \) -print0 | xar
 step "wheel for all archs"
 unset GDN_CUDA_ARCHS
 build_wheel
+(cd / && python -c "from gdn_ops import build_info, spec; assert build_info()['archs'] == [f'sm_{a}' for a in spec.ARCHS]")
 
 step "tests"
 work=$(mktemp -d)
@@ -29,7 +30,7 @@ trap 'rm -rf "$work"' EXIT
 cd "$work"
 export OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 # two workers on two cores
 export TRITON_CACHE_DIR=$work/triton TORCHINDUCTOR_CACHE_DIR=$work/inductor TORCHINDUCTOR_COMPILE_THREADS=1
-python -m pytest -q -n 2 -p no:cacheprovider --durations=10 --junitxml=tests.xml "$@" "$ROOT/tests"
+python -m pytest -q -n 2 --dist loadgroup -p no:cacheprovider --durations=10 --junitxml=tests.xml "$@" "$ROOT/tests"
 python - <<'EOS'
 import xml.etree.ElementTree as xml
 

@@ -99,10 +99,16 @@ def causal_conv1d_fn(
     bias: torch.Tensor | None = None,
     activation: str | None = None,
     seq_idx: torch.Tensor | None = None,
+    cu_seq_lens_q: torch.Tensor | None = None,
     **kwargs,
 ) -> torch.Tensor:
-    """``hidden_states [B, D, T]``. The result has the same shape over token-major memory, as the layer goes on with."""
-    y = gdn_ops.causal_conv1d_fn(hidden_states.transpose(1, 2), weight, bias, activation=_activation(activation), seq_idx=seq_idx)
+    """``hidden_states [B, D, T]``, or ``[1, D, T]`` of packed sequences with their offsets. The result has the same shape
+    over token-major memory, as the layer goes on with."""
+    x, activation = hidden_states.transpose(1, 2), _activation(activation)
+    if cu_seq_lens_q is not None:
+        y = gdn_ops.causal_conv1d_fn(x.squeeze(0), weight, bias, query_start_loc=cu_seq_lens_q, activation=activation).unsqueeze(0)
+    else:
+        y = gdn_ops.causal_conv1d_fn(x, weight, bias, activation=activation, seq_idx=seq_idx)
     return y.transpose(1, 2)
 
 
