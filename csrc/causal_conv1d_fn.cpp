@@ -8,7 +8,8 @@ Tensor causal_conv1d_fn(const Tensor& x_, const Tensor& weight, const OptTensor&
                         const OptTensor& has_initial_state, int64_t activation, int64_t min_slot,
                         const OptTensor& seq_idx, bool channels_first) {
   // shapes
-  const View x(x_);
+  const View x(x_), given(conv_states);
+  const View state = given.dim == 1 && given.numel() == 0 ? View() : given;  // shape [0]: none
   const int last = static_cast<int>(x.dim) - 1;
   const Conv conv{.op = "causal_conv1d_fn",
                   .x = x,
@@ -18,7 +19,7 @@ Tensor causal_conv1d_fn(const Tensor& x_, const Tensor& weight, const OptTensor&
                   .weight = View(weight),
                   .bias = View(bias),
                   .state_name = "conv_states",
-                  .state = View(conv_states),
+                  .state = state,
                   .indices_name = "cache_indices",
                   .indices = View(cache_indices),
                   .cu_seqlens = View(query_start_loc),

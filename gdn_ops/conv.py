@@ -30,7 +30,7 @@ def causal_conv1d_fn(
         conv_states: ``[slots, D, L]``, L >= W - 1, x's dtype or fp32, any strides: the inputs before each sequence, updated
             in place to the last inputs of (history, x), also where a sequence is shorter than W - 1. None: histories are
             zeros and none is kept. With ``cache_indices`` the history is the first W - 1 columns and others stay
-            untouched; without, the last W - 1 columns, and the whole line shifts.
+            untouched; without, the last W - 1 columns, and the whole line shifts. Of shape ``[0]``: the same as None.
         query_start_loc: ``[N + 1]`` int32 or int64: sequence n is tokens ``[query_start_loc[n], query_start_loc[n + 1])``.
             Tokens outside give zeros. An empty sequence leaves its slot as it is. None: N = B sequences, one a row.
         cache_indices: ``[N]`` int32 or int64: the slot of each sequence; None: slot n. A slot below ``min_slot`` or past the
@@ -49,6 +49,8 @@ def causal_conv1d_fn(
 
     Source: ``causal_conv1d_fn`` of Dao-AILab/causal-conv1d, in the form of SGLang and vLLM.
     """
+    if conv_states is None and torch.compiler.is_compiling():
+        conv_states = x.new_empty(0)  # the same; Inductor cannot compile a mutating operator that is given nothing to mutate
     return _ops.causal_conv1d_fn(
         x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, activation, min_slot, seq_idx, channels_first
     )

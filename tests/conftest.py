@@ -27,3 +27,9 @@ def native_backend(request):
     """As ``backend``, without interpreting kernels: for what is too large for that, or not about kernels."""
     with Backend(request.param) as backend:
         yield backend
+
+
+@pytest.fixture(autouse=True)
+def grad_mode():
+    """Every test starts with gradients enabled: a compiled package may leave the thread without."""
+    torch.set_grad_enabled(True)
