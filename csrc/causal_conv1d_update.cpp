@@ -29,7 +29,8 @@ Tensor causal_conv1d_update(const Tensor& x_, const Tensor& conv_state, const Te
 
   // checks
   Checks checks("causal_conv1d_update");
-  checks.that(x.dim == 2 || x.dim == 3, "x", "[B, D] or [B, D, T]", x);
+  checks.that(x.dim == 2 || x.dim == 3, "x", "[B, D] or [B, D, T]", x)
+      .that(conv.state.defined(), "conv_state", "a tensor [slots, D, L]", "None");
   auto later = [&](const char* name, const OptTensor& t) {
     checks.that(!t.has_value(), name, "None (not supported yet)", "a tensor");
   };

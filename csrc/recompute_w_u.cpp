@@ -19,6 +19,7 @@ std::tuple<Tensor, Tensor> recompute_w_u(const Tensor& k_, const Tensor& v_, con
   Checks("recompute_w_u")
       .activation("k", k, {-1, -1, -1, -1}, {DType::bf16, DType::fp16})
       .activation("v", v, {B, T, -1, -1}, {k.dtype})
+      .that(beta.defined(), "beta", "a tensor", "None")
       .gate("beta", beta, {B, T, HV}, k.dtype)
       .activation("A", A, {B, T, HV, -1}, {k.dtype, DType::fp32})
       .gate("g", g, {B, T, HV}, k.dtype)

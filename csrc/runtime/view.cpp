@@ -77,6 +77,12 @@ std::string Device::str() const {
 View::View(const Tensor& tensor) : handle(tensor.get()) {
   int64_t *p_sizes = nullptr, *p_strides = nullptr;
   int32_t torch_dtype = 0;
+  bool is_defined = false;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_is_defined(handle, &is_defined));
+  if (!is_defined) {  // torch takes None for a Tensor: absent, for the checks to refuse
+    handle = nullptr;
+    return;
+  }
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &data));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &p_sizes));
@@ -105,6 +111,7 @@ bool View::contiguous() const {
 }
 
 std::string View::shape() const {
+  if (!defined()) return "None";
   std::string text = "[";
   for (int64_t d = 0; d < dim; ++d) text += (d ? ", " : "") + std::to_string(sizes[d]);
   return text + "]";

@@ -29,7 +29,7 @@ struct Device {
   std::string str() const;
 };
 
-// Borrowed: valid while the tensor lives. An absent optional has defined() false and a null data pointer.
+// Borrowed: valid while the tensor lives. An absent tensor has defined() false and a null data pointer.
 struct View {
   void* data = nullptr;
   int64_t dim = 0;
