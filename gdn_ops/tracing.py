@@ -7,7 +7,7 @@ import torch
 from gdn_ops.spec import Op, Out
 from gdn_ops.table import TABLE
 
-_DTYPES = {"fp32": torch.float32, "i32": torch.int32, "i64": torch.int64}
+_DTYPES = {"fp32": torch.float32, "i32": torch.int32, "i64": torch.int64, "fp8": torch.float8_e4m3fn}
 
 
 def letters(op: Op, args: dict) -> dict:

@@ -7,9 +7,10 @@ namespace gdn {
 namespace {
 
 DType from_torch(int32_t dtype) {
-  static const std::array<int32_t, 7> codes = {
-      aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16(), aoti_torch_dtype_float32(), aoti_torch_dtype_int32(),
-      aoti_torch_dtype_int64(),    aoti_torch_dtype_bool(),    aoti_torch_dtype_uint8()};
+  static const std::array<int32_t, 8> codes = {aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float16(),
+                                               aoti_torch_dtype_float32(),  aoti_torch_dtype_int32(),
+                                               aoti_torch_dtype_int64(),    aoti_torch_dtype_bool(),
+                                               aoti_torch_dtype_uint8(),    aoti_torch_dtype_float8_e4m3fn()};
   for (size_t i = 0; i < codes.size(); ++i)
     if (codes[i] == dtype) return static_cast<DType>(i);
   return DType::other;
@@ -24,6 +25,7 @@ int32_t to_torch(DType dtype) {
     case DType::i64: return aoti_torch_dtype_int64();
     case DType::b8: return aoti_torch_dtype_bool();
     case DType::u8: return aoti_torch_dtype_uint8();
+    case DType::fp8: return aoti_torch_dtype_float8_e4m3fn();
     case DType::other: break;
   }
   return aoti_torch_dtype_uint8();
@@ -47,7 +49,8 @@ Tensor empty_contiguous(const int64_t* sizes, int64_t dim, DType dtype, Device d
 }  // namespace
 
 const char* name(DType dtype) {
-  constexpr const char* names[] = {"bf16", "fp16", "fp32", "int32", "int64", "bool", "uint8", "another dtype"};
+  constexpr const char* names[] = {"bf16", "fp16",  "fp32",     "int32",        "int64",
+                                   "bool", "uint8", "fp8_e4m3", "another dtype"};
   return names[static_cast<int>(dtype)];
 }
 
@@ -59,12 +62,13 @@ DType from_scalar_type(ScalarType type) {
     case ScalarType::Int: return DType::i32;
     case ScalarType::Long: return DType::i64;
     case ScalarType::Bool: return DType::b8;
+    case ScalarType::Float8_e4m3fn: return DType::fp8;
     default: return DType::other;
   }
 }
 
 int64_t element_size(DType dtype) {
-  constexpr int64_t sizes[] = {2, 2, 4, 4, 8, 1, 1, 1};
+  constexpr int64_t sizes[] = {2, 2, 4, 4, 8, 1, 1, 1, 1};
   return sizes[static_cast<int>(dtype)];
 }
 

@@ -15,7 +15,7 @@ using torch::stable::Tensor;
 using OptTensor = std::optional<Tensor>;
 using torch::headeronly::ScalarType;
 
-enum class DType : int8_t { bf16, fp16, fp32, i32, i64, b8, u8, other };
+enum class DType : int8_t { bf16, fp16, fp32, i32, i64, b8, u8, fp8, other };  // fp8: e4m3fn
 
 const char* name(DType dtype);
 DType from_scalar_type(ScalarType type);
