@@ -63,6 +63,7 @@ class Out:
     Letters are bound by ``Op.shapes``; derived are ``N`` (sequences), ``NT`` (chunks), ``HV`` (= ``H`` where no argument
     says) and ``S0 S1`` (the state's last two sizes, in the order ``state_v_first`` asks for). ``dtype`` names an argument (a
     tensor, or a dtype that may be None: then as ``like``), or is ``"fp32"``.
+    ``resized``: arguments -> the dimension of ``like`` that has another size, and that size.
     ``when`` names the flag without which the output is empty (shape ``[0]``). ``swapped``: arguments -> whether the last two
     dimensions are swapped in memory.
     """
@@ -71,6 +72,7 @@ class Out:
     shape: str = ""
     dtype: str = ""
     like: str = ""
+    resized: Callable[[dict], tuple] | None = None
     when: str = ""
     swapped: Callable[[dict], bool] | None = None
 

@@ -67,6 +67,15 @@ CONV = Kernel(
     hot=True,
 )
 
+# Every op on a pool of slots is one kernel, which moves bytes; dtypes and unit sizes are arguments.
+MOVE_SLOTS = Kernel(
+    name="move_slots",
+    source="csrc/cuda/move_slots.cu",
+    tune=lambda v, arch: dict(warps=8, THREADS=256, U=4),
+    tiles=("THREADS", "U"),
+    hot=True,
+)
+
 TABLE = (
     Op(
         name="l2norm",
@@ -359,6 +368,53 @@ TABLE = (
                 tiles=("BR",),
             ),
         ),
+    ),
+    Op(
+        name="copy_slots",
+        schema="(Tensor(a!) pool, Tensor src_indices, Tensor dst_indices, Tensor? mask=None, SymInt min_slot=0, SymInt slot_dim=1) -> ()",
+        shapes={"src_indices": "N"},
+        outputs=(),
+        dtypes="bf16 fp16 fp32 fp8",
+        replaces="LightLLM copy_mamba_buffer and fork_mamba_buffer, SGLang track_mamba_states_if_needed",
+        kernels=(MOVE_SLOTS,),
+    ),
+    Op(
+        name="zero_slots",
+        schema="(Tensor(a!) pool, Tensor indices, Tensor? mask=None, SymInt min_slot=0, SymInt slot_dim=1) -> ()",
+        shapes={"indices": "N"},
+        outputs=(),
+        dtypes="bf16 fp16 fp32 fp8",
+        replaces="pool[:, indices] = 0 of LightLLM, SGLang, vLLM",
+        kernels=(MOVE_SLOTS,),
+    ),
+    Op(
+        name="gather_states",
+        schema="(Tensor pool, Tensor indices, Tensor? has_initial_state=None, ScalarType? output_dtype=None, SymInt min_slot=0,"
+        " SymInt slot_dim=1) -> Tensor",
+        shapes={"indices": "N"},
+        outputs=(Out("states", like="pool", dtype="output_dtype", resized=lambda args: (args["slot_dim"], args["indices"].shape[0])),),
+        dtypes="bf16 fp16 fp32 fp8",
+        replaces="pool[:, indices] and the masking after it of vLLM, LightLLM, FastDeploy",
+        kernels=(MOVE_SLOTS,),
+    ),
+    Op(
+        name="scatter_states",
+        schema="(Tensor(a!) pool, Tensor states, Tensor indices, Tensor? mask=None, SymInt min_slot=0, SymInt slot_dim=1) -> ()",
+        shapes={"indices": "N"},
+        outputs=(),
+        dtypes="bf16 fp16 fp32 fp8",
+        replaces="pool[:, indices] = states of vLLM, LightLLM; SGLang copy_mamba_state_rows",
+        kernels=(MOVE_SLOTS,),
+    ),
+    Op(
+        name="scatter_accepted_states",
+        schema="(Tensor(a!) pool, Tensor intermediate_states, Tensor ssm_indices, Tensor num_accepted_tokens,"
+        " Tensor? intermediate_indices=None, SymInt min_slot=0, SymInt slot_dim=1) -> ()",
+        shapes={"ssm_indices": "N"},
+        outputs=(),
+        dtypes="bf16 fp16 fp32 fp8",
+        replaces="SGLang fused_mamba_state_scatter_with_mask and fused_conv_window_scatter_with_mask",
+        kernels=(MOVE_SLOTS,),
     ),
 )
 

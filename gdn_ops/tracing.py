@@ -46,7 +46,10 @@ def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tens
     if out.like:
         model = args[out.like]
         swapped = out.swapped is not None and out.swapped(args)
-        shape = model.mT.shape if swapped else model.shape
+        shape = list(model.mT.shape if swapped else model.shape)
+        if out.resized is not None:
+            dim, size = out.resized(args)
+            shape[dim] = size
         new = torch.empty(shape, dtype=dtype or model.dtype, device=like.device)
         return new.mT if swapped else new
     if out.when and not args[out.when]:

@@ -210,6 +210,23 @@ def norm(dtype=BF16, width=D, gated=True):
     return build
 
 
+def pools(dtype=FP32, layers=(3,), slot=(HV, D, 32), channels_last=False, states=None, states_dtype=FP32, mask=None, **slots):
+    """A pool of 6 slots with a gap after each, and 4 rows, one of them padding."""
+
+    def build(device):
+        r = Draw(device)
+        if channels_last:
+            pool = r.normal(*layers, 6, 2, *slot[::-1], dtype=dtype)[..., 1, :, :].mT
+        else:
+            pool = r.normal(*layers, 6, 2, *slot, dtype=dtype).select(len(layers) + 1, 1)
+        args = dict(pool=pool, slot_dim=len(layers)) | {n: r.ints(v, torch.int32) for n, v in slots.items()}
+        if states:
+            args[states] = r.normal(*layers, 4, *((3,) if "inter" in states else ()), *slot, dtype=states_dtype)
+        return args | ({mask: r.ints([1, 1, 0, 1], torch.bool)} if mask else {})
+
+    return build
+
+
 def l2(*shape, dtype=BF16):
     return lambda device: dict(x=Draw(device).normal(*shape, dtype=dtype))
 
@@ -246,4 +263,25 @@ SAMPLES = {
     "causal_conv1d_update": [conv_update(), conv_update(indexed=False), conv_update(W=3, dtype=FP16, C=66), conv_update(L=5)],
     "fused_gdn_gating": [gating(), gating(FP32)],
     "gated_rmsnorm": [norm(), norm(gated=False), norm(dtype=FP32, width=96)],
+    "copy_slots": [
+        pools(src_indices=[5, 0, 3, -1], dst_indices=[1, 2, 4, 3], mask="mask"),
+        pools(BF16, (3,), (192, 3), True, src_indices=[5, 0], dst_indices=[[1, 2], [4, 6]]),
+        pools(FP16, (), src_indices=[5, 0, 3, -1], dst_indices=[1, 2, 4, 3]),
+    ],
+    "zero_slots": [pools(indices=[5, 0, 3, -1]), pools(FP16, (), (192, 3), indices=[5, 0, 3, -1], mask="mask")],
+    "gather_states": [
+        pools(indices=[5, 0, 5, -1], mask="has_initial_state"),
+        pools(BF16, (), indices=[5, 0, 3, -1], mask="has_initial_state"),
+        lambda device: pools(BF16, indices=[5, 0, 3, -1])(device) | dict(output_dtype=FP32),
+    ],
+    "scatter_states": [
+        pools(indices=[5, 0, 3, -1], states="states"),
+        pools(BF16, (), indices=[5, 0, 3, -1], states="states", mask="mask"),
+        pools(FP16, (3,), (192, 3), True, states="states", indices=[5, 0, 3, -1]),
+    ],
+    "scatter_accepted_states": [
+        pools(ssm_indices=[5, 0, 3, -1], num_accepted_tokens=[1, 3, 2, 1], states="intermediate_states"),
+        pools(BF16, (), (192, 3), True, states="intermediate_states", states_dtype=BF16, ssm_indices=[5, 0, 3, 1],
+              num_accepted_tokens=[1, 3, 0, 4], intermediate_indices=[2, 0, 1, 3]),
+    ],
 }  # fmt: skip

@@ -162,3 +162,18 @@ def test_conv_pool_past_2_31_elements():
     assert torch.equal(y, want) and torch.equal(pool[index], start)
     pool[index] = 7.0
     assert all((part == 7.0).all() for part in pool.split(4096)), "another slot was written"
+
+
+def test_slots_past_2_31_elements():
+    needs("copy_slots", 16)
+    pool = torch.full((2, 70_000, 128, 192), 7.0, dtype=torch.float8_e4m3fn, device="cuda")
+    x = (torch.arange(128 * 192, device="cuda") % 97).view(128, 192).to(pool.dtype)
+    pool[:, 69_999] = x
+    index = torch.tensor([69_999, 69_998, 1], device="cuda")
+    gdn.copy_slots(pool, index[:1], index[1:2])
+    gdn.scatter_states(pool, gdn.gather_states(pool, index[1:2]), index[2:])
+    assert all(torch.equal(pool[layer, i].float(), x.float()) for layer in (0, 1) for i in index.tolist())
+    gdn.zero_slots(pool, index)
+    assert not pool[:, index].float().any()
+    pool[:, index] = 7.0
+    assert all((part.view(torch.uint8) == part.view(torch.uint8)[0, 0, 0]).all() for part in pool.flatten(0, 1).split(4096))

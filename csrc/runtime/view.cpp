@@ -1,6 +1,7 @@
 #include "view.h"
 
 #include <array>
+#include <vector>
 
 namespace gdn {
 
@@ -142,6 +143,11 @@ Tensor empty_transposed_like(const View& like) {
   return Tensor(handle);
 }
 
-Tensor empty_like(const View& like, DType dtype) { return empty_contiguous(like.sizes, like.dim, dtype, like.device); }
+Tensor empty_like(const View& like, DType dtype, int64_t resized, int64_t size) {
+  if (resized < 0) return empty_contiguous(like.sizes, like.dim, dtype, like.device);
+  std::vector<int64_t> sizes(like.sizes, like.sizes + like.dim);
+  sizes[resized] = size;
+  return empty_contiguous(sizes.data(), like.dim, dtype, like.device);
+}
 
 }  // namespace gdn

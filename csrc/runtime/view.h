@@ -60,8 +60,8 @@ struct View {
 
 // A new contiguous tensor on `device`, uninitialised.
 Tensor empty(std::initializer_list<int64_t> sizes, DType dtype, Device device);
-// A new contiguous tensor with the shape of `like`.
-Tensor empty_like(const View& like, DType dtype);
+// A new contiguous tensor with the shape of `like`, or with dimension `resized` of another size.
+Tensor empty_like(const View& like, DType dtype, int64_t resized = -1, int64_t size = 0);
 // The same in like's dtype with the last two dimensions swapped in memory: a transposed view of a contiguous tensor.
 Tensor empty_transposed_like(const View& like);
 
