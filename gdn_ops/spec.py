@@ -60,9 +60,10 @@ class Kernel:
 class Out:
     """One output, as tracing needs it: ``like`` an argument, or ``shape`` in size letters and ``dtype``.
 
-    Letters are bound by ``Op.shapes``; derived are ``N`` (sequences), ``NT`` (chunks), ``HV`` (= ``H`` where no argument
+    Letters are bound by ``Op.shapes``; integers are
+    letters by themselves; derived are ``N`` (sequences), ``NT`` (chunks), ``D`` (convolution channels), ``HV`` (= ``H`` where no argument
     says) and ``S0 S1`` (the state's last two sizes, in the order ``state_v_first`` asks for). ``dtype`` names an argument (a
-    tensor, or a dtype that may be None: then as ``like``), or is ``"fp32"``.
+    tensor or a dtype; the first of several that is given; as ``like`` if none is), or is ``"fp32"``.
     ``resized``: arguments -> the dimension of ``like`` that has another size, and that size.
     ``when`` names the flag without which the output is empty (shape ``[0]``). ``swapped``: arguments -> whether the last two
     dimensions are swapped in memory.

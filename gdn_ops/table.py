@@ -136,6 +136,29 @@ TABLE = (
         ),
     ),
     Op(
+        name="split_qkvzba",
+        schema="(Tensor mixed, Tensor? ba, SymInt H, SymInt HV, SymInt K, SymInt V, bool interleaved=False)"
+        " -> (Tensor, Tensor, Tensor, Tensor)",
+        shapes={"mixed": "T W"},
+        outputs=(
+            Out("qkv", "T D", "mixed"),
+            Out("z", "T HV V", "mixed"),
+            Out("b", "T HV", "ba mixed"),
+            Out("a", "T HV", "ba mixed"),
+        ),
+        dtypes="bf16 fp16 fp32",
+        replaces="fused_qkvzba_split_reshape_cat of SGLang and vLLM, fix_query_key_value_ordering of transformers",
+        kernels=(
+            Kernel(
+                name="split_qkvzba",
+                source="csrc/cuda/split_qkvzba.cu",
+                tune=lambda v, arch: dict(warps=8, THREADS=256, U=4),
+                tiles=("THREADS", "U"),
+                hot=True,
+            ),
+        ),
+    ),
+    Op(
         name="gated_rmsnorm",
         schema="(Tensor x, Tensor weight, Tensor? z=None, float eps=1e-6, SymInt activation=1, bool norm_before_gate=True,"
         " SymInt group_size=0, bool hf_rounding=False) -> Tensor",

@@ -21,6 +21,7 @@ def letters(op: Op, args: dict) -> dict:
             raise RuntimeError(f"gdn.{op.name}: {name}: expected {len(names)} dimensions [{spelled}], got {tuple(tensor.shape)}")
         for letter, size in zip(names, tensor.shape):
             found.setdefault(letter, size)
+    found |= {name: value for name, value in args.items() if name.isupper() and isinstance(value, int | torch.SymInt)}
     cu_seqlens = args.get("cu_seqlens")
     if "total_tokens" in args:
         found["T"] = args["total_tokens"]
@@ -34,6 +35,8 @@ def letters(op: Op, args: dict) -> dict:
         found["NT"] = chunks if cu_seqlens is None else chunks + found["N"]
     if "H" in found:
         found.setdefault("HV", found["H"])
+    if "D" not in found and all(letter in found for letter in ("H", "HV", "K", "V")):
+        found["D"] = 2 * found["H"] * found["K"] + found["HV"] * found["V"]
     if "K" in found and "V" in found:
         found["S0"], found["S1"] = ("V", "K") if args.get("state_v_first") else ("K", "V")
         found["S0"], found["S1"] = found[found["S0"]], found[found["S1"]]
@@ -41,7 +44,7 @@ def letters(op: Op, args: dict) -> dict:
 
 
 def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tensor:
-    dtype = _DTYPES.get(out.dtype) or (args[out.dtype] if out.dtype else None)
+    dtype = _DTYPES.get(out.dtype) or next((args[name] for name in out.dtype.split() if args[name] is not None), None)
     dtype = dtype.dtype if isinstance(dtype, torch.Tensor) else dtype
     if out.like:
         model = args[out.like]

@@ -200,6 +200,16 @@ def gating(dtype=BF16):
     return build
 
 
+def projections(dtype=BF16, interleaved=False, one_row=False, K=D, V=D, T=9):
+    def build(device):
+        r, wide = Draw(device), 2 * H * K + 2 * HV * V
+        mixed = r.normal(T, wide + 2 * HV, dtype=dtype)
+        args = dict(mixed=mixed if one_row else mixed[:, :wide], ba=None if one_row else mixed[:, wide:])
+        return args | dict(H=H, HV=HV, K=K, V=V, interleaved=interleaved)
+
+    return build
+
+
 def norm(dtype=BF16, width=D, gated=True):
     def build(device):
         r = Draw(device)
@@ -262,6 +272,7 @@ SAMPLES = {
     "causal_conv1d_fn": [conv_fn(), conv_fn(channels_first=True), conv_fn(W=3, pool=False, dtype=FP16, C=66), conv_fn(W=2, dtype=FP32, activation=0)],
     "causal_conv1d_update": [conv_update(), conv_update(indexed=False), conv_update(W=3, dtype=FP16, C=66), conv_update(L=5)],
     "fused_gdn_gating": [gating(), gating(FP32)],
+    "split_qkvzba": [projections(), projections(interleaved=True), projections(FP16, one_row=True, K=48, V=100), projections(FP32, True, True)],
     "gated_rmsnorm": [norm(), norm(gated=False), norm(dtype=FP32, width=96)],
     "copy_slots": [
         pools(src_indices=[5, 0, 3, -1], dst_indices=[1, 2, 4, 3], mask="mask"),

@@ -52,3 +52,17 @@ def gated_rmsnorm(x, weight, z=None, eps=1e-6, activation=1, norm_before_gate=Tr
     groups = (x if norm_before_gate else x * z).unflatten(-1, (-1, group_size or x.shape[-1]))
     y = (groups * torch.rsqrt((groups * groups).mean(-1, keepdim=True) + eps)).flatten(-2) * weight
     return y * z if norm_before_gate else y
+
+
+def split_qkvzba(mixed, ba, H, HV, K, V, interleaved=False) -> tuple[torch.Tensor, ...]:
+    """qkv, z, b, a. Exact."""
+    r, T = HV // H, len(mixed)
+    ba = mixed[:, -2 * HV :] if ba is None else ba
+    mixed = mixed[:, : 2 * H * K + 2 * HV * V]
+    if interleaved:
+        q, k, v, z = (x.reshape(T, -1) for x in mixed.unflatten(1, (H, -1)).split([K, K, r * V, r * V], 2))
+        b, a = (x.reshape(T, HV) for x in ba.unflatten(1, (H, -1)).split([r, r], 2))
+    else:
+        q, k, v, z = mixed.split([H * K, H * K, HV * V, HV * V], 1)
+        b, a = ba.split([HV, HV], 1)
+    return torch.cat([q, k, v], 1), z.reshape(T, HV, V), b, a
