@@ -56,6 +56,21 @@ def _rec_tune(v: dict, arch: int) -> dict:
     return dict(warps=4, stages={80: 2, 86: 1, 89: 1, 120: 1}.get(arch, 3), BT=64)
 
 
+CHUNK_PREP = Kernel(
+    name="chunk_prep",
+    source="triton_src/chunk_prep.py",
+    keys={"T": HALF, "BK": (64, 128)},
+    tune=lambda v, arch: dict(warps=4, stages=1, BT=64),
+    cpu=False,
+)
+CHUNK_REC = Kernel(
+    name="chunk_rec",
+    source="triton_src/chunk_rec.py",
+    keys={"T": HALF, "BK": (64, 128), "BV": (32, 64), "POOL": (False, True)},
+    tune=_rec_tune,
+    cpu=False,
+)
+
 # Both convolution ops are one kernel: an update is a prefill of rows whose history counts.
 CONV = Kernel(
     name="causal_conv1d",
@@ -333,22 +348,7 @@ TABLE = (
         ),
         dtypes="bf16 fp16 (fp32 on the CPU)",
         replaces="chunk_gated_delta_rule of FLA, LightLLM, vLLM, FlashQLA, transformers",
-        kernels=(
-            Kernel(
-                name="chunk_prep",
-                source="triton_src/chunk_gated_delta_rule.py",
-                keys={"T": HALF, "BK": (64, 128)},
-                tune=lambda v, arch: dict(warps=4, stages=1, BT=64),
-                cpu=False,
-            ),
-            Kernel(
-                name="chunk_rec",
-                source="triton_src/chunk_gated_delta_rule.py",
-                keys={"T": HALF, "BK": (64, 128), "BV": (32, 64)},
-                tune=_rec_tune,
-                cpu=False,
-            ),
-        ),
+        kernels=(CHUNK_PREP, CHUNK_REC),
     ),
     Op(
         name="prepare_lens",

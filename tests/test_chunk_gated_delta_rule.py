@@ -97,6 +97,15 @@ def test_strong_decay_stays_finite(backend, gate):
     check(x)
 
 
+def test_long_keys_with_strong_decay(backend):
+    """Only the gates keep the chunk's inverse finite: without them its entries reach 64^63."""
+    x, _ = inputs(backend, (1, 128))
+    x["k"] *= 8
+    x["beta"] = torch.ones_like(x["beta"])
+    x["g"] = torch.full_like(x["g"], -6.0)
+    check(x)
+
+
 def test_one_strong_gate(backend):
     x, _ = inputs(backend, (1, 128))
     x["g"] = torch.full_like(x["g"], -0.01)

@@ -39,18 +39,19 @@ def load_bound(cu_seqlens, i, stride, words, T):
 
 
 @triton.jit
-def find_chunk(i_c, cu_seqlens, cu_stride, cu_words, N, T, BT: tl.constexpr):
+def find_chunk(i_c, cu_seqlens, cu_stride, cu_words, N, T, BT: tl.constexpr, SPARE=1):
     """Chunk slot i_c -> (i_n, i_b, bos, eos, i_t): sequence, batch row, the sequence's tokens [bos, eos) in that row, and
     the chunk's first token.
 
     Dense (cu_words == 0): N rows of ceil(T / BT) chunks. Varlen: floor(T / BT) + N + 2 slots, found without reading
     lengths on the host: with segments -1 (tokens before the first sequence), 0 .. N-1 and N (tokens after the last),
     segment s starts at slot floor(start_s / BT) + s + 1, which leaves room for its ceil(len / BT) chunks. A slot with
-    i_t >= eos has no chunk; a segment outside 0 .. N-1 holds tokens that belong to no sequence.
+    i_t >= eos has no chunk; a segment outside 0 .. N-1 holds tokens that belong to no sequence. With SPARE = 2 a sequence
+    has room for a chunk more, and its first chunk may start up to BT - 1 tokens before it.
     """
     i_c = i_c.to(tl.int64)
     if cu_words == 0:
-        NT = (T + BT - 1) // BT
+        NT = (T + BT - 1) // BT + SPARE - 1
         i_n = i_c // NT
         i_b = i_n
         bos = i_c * 0
@@ -61,7 +62,7 @@ def find_chunk(i_c, cu_seqlens, cu_stride, cu_words, N, T, BT: tl.constexpr):
         high = i_c * 0 + N
         while low < high:
             middle = (low + high + 1) // 2
-            start = load_bound(cu_seqlens, middle, cu_stride, cu_words, T) // BT + middle + 1
+            start = load_bound(cu_seqlens, middle, cu_stride, cu_words, T) // BT + SPARE * (middle + 1)
             low = tl.where(start <= i_c, middle, low)
             high = tl.where(start <= i_c, high, middle - 1)
         i_n = low
@@ -70,8 +71,17 @@ def find_chunk(i_c, cu_seqlens, cu_stride, cu_words, N, T, BT: tl.constexpr):
         eos = load_bound(cu_seqlens, tl.minimum(low + 1, N), cu_stride, cu_words, T)
         bos = tl.where(low < 0, 0, bos)
         eos = tl.where(low >= N, T, eos)
-        i_t = bos + (i_c - tl.where(low < 0, 0, bos // BT + low + 1)) * BT
+        i_t = bos + (i_c - tl.where(low < 0, 0, bos // BT + SPARE * (low + 1))) * BT
     return i_n, i_b, bos, eos, i_t
+
+
+@triton.jit
+def chunk_lead(i_n, prefix, prefix_stride, prefix_words, BT: tl.constexpr):
+    """Tokens by which the first chunk of sequence i_n starts before it, where chunks lie on multiples of BT from prefix on."""
+    before = i_n * 0
+    if prefix_words != 0:
+        before = load_index(prefix, i_n, prefix_stride, prefix_words) & (BT - 1)
+    return before
 
 
 @triton.jit

@@ -24,9 +24,9 @@ struct Index {
 // What bounds the entries of cu_seqlens where no argument does.
 constexpr int64_t kUnknownTokens = int64_t{1} << 62;
 
-// Chunk slots that kernels using find_chunk are launched over.
-inline int64_t chunk_slots(int64_t N, int64_t T, int64_t BT, bool varlen) {
-  return varlen ? T / BT + N + 2 : N * ((T + BT - 1) / BT);
+// Chunk slots that kernels using find_chunk are launched over; `spare` as there.
+inline int64_t chunk_slots(int64_t N, int64_t T, int64_t BT, bool varlen, int64_t spare = 1) {
+  return varlen ? T / BT + spare * (N + 1) + 1 : N * ((T + BT - 1) / BT + spare - 1);
 }
 
 // Whether all data starts on 16 bytes and all strides but the last are multiples of 16 elements: what ":16?" hints

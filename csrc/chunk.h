@@ -1,0 +1,92 @@
+// What the composites of the chunk algorithm share: when chunks apply, the workspace, and the two launches.
+#pragma once
+
+#include "recurrent.h"
+#include "runtime/gate.h"
+#include "runtime/index.h"
+
+namespace gdn {
+
+// Where the states of a call are read and stored, and what a pool adds.
+struct ChunkStates {
+  View h0;                             // [N or slots, HV, S0, S1]; not defined: zeros
+  View ht;                             // the same shape, contiguous but for the first stride; not defined: not stored
+  View slots, has_state;               // on a pool: [N]
+  View checkpoints, checkpoint_slots;  // [slots, HV, S0, S1], [N, M]
+  View prefix;                         // [N]
+  int64_t min_slot = 0, every = 64;
+  bool v_first = false;
+};
+
+// Chunks serve head sizes of 64 and 128 and 16-byte rows; the token loop serves all else, and the CPU.
+inline bool chunks_apply(const RecurrentSizes& s, const View& q, const View& k, const View& v) {
+  return !runs_cpu_twins(q.device) && (s.K == 64 || s.K == 128) && s.V % 64 == 0 && aligned(q, k, v);
+}
+
+// o [B, T, HV, V]. T', P' and the scales of every chunk, then states and outputs, chunk after chunk.
+inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View& q, const View& k, const View& v,
+                            const View& g, const View& beta, const View& cu_seqlens, std::optional<double> scale,
+                            bool l2norm, const ChunkStates& states) {
+  constexpr int64_t BT = 64;
+  const bool pool = states.slots.defined();
+
+  // pick: wide state tiles where narrow ones would not run all at once (H200, 1 x 8192, HV = 48: rec 0.41 -> 0.26 ms)
+  const int BK = static_cast<int>(s.K);
+  const int BV = s.N * s.HV * ceil_div(s.V, 32) > multiprocessors(q.device) ? 64 : 32;
+  const auto prep = pick<kernels::chunk_prep>(op, q.device, {.T = q.dtype, .BK = BK});
+  const auto rec = pick<kernels::chunk_rec>(op, q.device, {.T = q.dtype, .BK = BK, .BV = BV, .POOL = pool});
+
+  // launch
+  Tensor o_ = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  const int64_t slots = chunk_slots(s.N, s.T, BT, s.packed, states.prefix.defined() ? 2 : 1);
+  const int64_t tile = BT * BT * element_size(q.dtype) * s.HV * slots;
+  Tensor workspace = empty({2 * tile + slots * s.HV * 4 * BT * element_size(DType::fp32)}, DType::u8, q.device);
+  const View o(o_);
+  const Index prefix(states.prefix);
+  auto shared = [&, cu = Index(cu_seqlens), t = static_cast<char*>(View(workspace).data)](auto a) {
+    a.q = q.data, a.k = k.data, a.o = o.data, a.t = t, a.p = t + tile, a.d = t + 2 * tile;
+    a.stride_qb = q.stride(0), a.stride_qt = q.stride(1), a.stride_qh = q.stride(2);
+    a.stride_kb = k.stride(0), a.stride_kt = k.stride(1), a.stride_kh = k.stride(2);
+    a.cu_seqlens = cu.data, a.cu_stride = cu.stride, a.cu_words = cu.words, a.T_len = s.T;
+    a.prefix = prefix.data, a.prefix_stride = prefix.stride, a.prefix_words = prefix.words;
+    a.H = static_cast<int32_t>(s.H), a.HV = static_cast<int32_t>(s.HV);
+    a.V = static_cast<int32_t>(s.V);
+    return a;
+  };
+
+  // the value heads of a key head share its products once there are programs enough to fill the GPU without
+  const int64_t heads = slots * s.H >= 1024 ? s.HV / s.H : 1;
+  const Gate gate(g), beta_gate(beta);
+  auto a = shared(kernels::chunk_prep::Args{});
+  a.g = gate.data, a.g_kind = gate.kind;
+  a.stride_gb = gate.stride_b, a.stride_gt = gate.stride_t, a.stride_gh = gate.stride_h;
+  a.beta = beta_gate.data, a.beta_kind = beta_gate.kind;
+  a.stride_bb = beta_gate.stride_b, a.stride_bt = beta_gate.stride_t, a.stride_bh = beta_gate.stride_h;
+  a.N = s.N, a.heads = static_cast<int32_t>(heads), a.l2norm = l2norm;
+  a.scale = static_cast<float>(scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
+  prep.launch(slots * (s.HV / heads), a);
+
+  auto b = shared(kernels::chunk_rec::Args{});
+  b.v = v.data, b.stride_vb = v.stride(0), b.stride_vt = v.stride(1), b.stride_vh = v.stride(2);
+  b.stride_ob = o.stride(0), b.stride_ot = o.stride(1), b.stride_oh = o.stride(2);
+  b.h0 = states.h0.data, b.h0_kind = state_kind(states.h0);
+  b.stride_sn = states.h0.stride(0), b.stride_sh = states.h0.stride(1), b.stride_sr = states.h0.stride(2);
+  b.ht = states.ht.data, b.ht_kind = state_kind(states.ht), b.stride_hn = states.ht.stride(0);
+  b.v_first = states.v_first;
+  if (pool) {
+    const Index at(states.slots), to(states.checkpoint_slots);
+    b.slots = at.data, b.slots_stride = at.stride, b.slots_words = at.words;
+    b.n_slots = states.h0.size(0), b.min_slot = std::max<int64_t>(states.min_slot, 0);
+    b.has_state = states.has_state.data, b.has_state_stride = states.has_state.stride(0);
+    b.has_state_given = states.has_state.defined();
+    b.checkpoints = states.checkpoints.data, b.checkpoint_kind = state_kind(states.checkpoints);
+    b.checkpoint_stride = states.checkpoints.stride(0), b.n_checkpoints = states.checkpoints.size(0);
+    b.checkpoint_slots = to.data, b.checkpoint_slots_words = to.words;
+    b.checkpoint_slots_stride_n = to.stride, b.checkpoint_slots_stride_m = states.checkpoint_slots.stride(1) * to.words;
+    b.checkpoint_columns = static_cast<int32_t>(states.checkpoint_slots.size(1)), b.every = states.every;
+  }
+  rec.launch(s.N * s.HV * ceil_div(s.V, BV), b);
+  return o_;
+}
+
+}  // namespace gdn
