@@ -8,7 +8,7 @@ from gdn_ops.index import prepare_chunk_indices, prepare_chunk_offsets, prepare_
 from gdn_ops.kkt import chunk_kkt_solve, chunk_local_cumsum, chunk_scaled_dot_kkt, solve_tril
 from gdn_ops.norm import fused_gdn_gating, gated_rmsnorm, l2norm
 from gdn_ops.pool import copy_slots, gather_states, scatter_accepted_states, scatter_states, zero_slots
-from gdn_ops.projection import split_qkvzba
+from gdn_ops.projection import fused_post_conv_prep, split_qkvzba
 from gdn_ops.recurrent import fused_recurrent_gated_delta_rule, fused_recurrent_gated_delta_rule_update
 from gdn_ops.spec import NONE, SIGMOID, SILU
 
@@ -45,4 +45,5 @@ __all__ = [
     "scatter_states",
     "zero_slots",
     "split_qkvzba",
+    "fused_post_conv_prep",
 ]

@@ -174,6 +174,31 @@ TABLE = (
         ),
     ),
     Op(
+        name="fused_post_conv_prep",
+        schema="(Tensor qkv, Tensor a, Tensor b, Tensor A_log, Tensor dt_bias, SymInt H, SymInt K, SymInt V, bool use_qk_l2norm=True,"
+        " bool output_g_exp=False) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+        shapes={"qkv": "T D", "A_log": "HV"},
+        outputs=(
+            Out("q", "T H K", "qkv"),
+            Out("k", "T H K", "qkv"),
+            Out("v", "T HV V", "qkv"),
+            Out("g", "T HV", "fp32"),
+            Out("beta", "T HV", "fp32"),
+        ),
+        dtypes="bf16 fp16 fp32",
+        replaces="vLLM fused_post_conv_prep, TensorRT-LLM fused_gdn_post_conv",
+        kernels=(
+            Kernel(
+                name="fused_post_conv_prep",
+                source="csrc/cuda/fused_post_conv_prep.cu",
+                keys={"T": FLOAT, "ALIGNED": (True, False)},
+                tune=lambda v, arch: dict(warps=8, THREADS=256, WARPS=8, U=4 if v["ALIGNED"] else 1),
+                tiles=("THREADS", "WARPS", "U"),
+                hot=True,
+            ),
+        ),
+    ),
+    Op(
         name="gated_rmsnorm",
         schema="(Tensor x, Tensor weight, Tensor? z=None, float eps=1e-6, SymInt activation=1, bool norm_before_gate=True,"
         " SymInt group_size=0, bool hf_rounding=False) -> Tensor",

@@ -210,6 +210,16 @@ def projections(dtype=BF16, interleaved=False, one_row=False, K=D, V=D, T=9):
     return build
 
 
+def post_conv(dtype=BF16, K=D, V=D, T=9, grouped=False):
+    def build(device):
+        r = Draw(device)
+        a, b = (r.normal(T, *((H, HV // H) if grouped else (HV,)), dtype=dtype) for _ in "ab")
+        qkv = r.normal(T, 2 * H * K + HV * V, dtype=dtype)
+        return dict(qkv=qkv, a=a, b=b, A_log=r.normal(HV), dt_bias=r.normal(HV), H=H, K=K, V=V)
+
+    return build
+
+
 def norm(dtype=BF16, width=D, gated=True):
     def build(device):
         r = Draw(device)
@@ -273,6 +283,7 @@ SAMPLES = {
     "causal_conv1d_update": [conv_update(), conv_update(indexed=False), conv_update(W=3, dtype=FP16, C=66), conv_update(L=5)],
     "fused_gdn_gating": [gating(), gating(FP32)],
     "split_qkvzba": [projections(), projections(interleaved=True), projections(FP16, one_row=True, K=48, V=100), projections(FP32, True, True)],
+    "fused_post_conv_prep": [post_conv(), post_conv(FP16, grouped=True, **ODD), post_conv(FP32, K=64)],
     "gated_rmsnorm": [norm(), norm(gated=False), norm(dtype=FP32, width=96)],
     "copy_slots": [
         pools(src_indices=[5, 0, 3, -1], dst_indices=[1, 2, 4, 3], mask="mask"),

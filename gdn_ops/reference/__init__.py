@@ -6,7 +6,14 @@ import math
 import torch
 
 from gdn_ops.reference.base import F64, sequences
-from gdn_ops.reference.layer import causal_conv1d_fn, causal_conv1d_update, fused_gdn_gating, gated_rmsnorm, split_qkvzba  # noqa: F401
+from gdn_ops.reference.layer import (  # noqa: F401
+    causal_conv1d_fn,
+    causal_conv1d_update,
+    fused_gdn_gating,
+    fused_post_conv_prep,
+    gated_rmsnorm,
+    split_qkvzba,
+)
 from gdn_ops.reference.pool import copy_slots, gather_states, scatter_accepted_states, scatter_states, zero_slots  # noqa: F401
 
 

@@ -66,3 +66,13 @@ def split_qkvzba(mixed, ba, H, HV, K, V, interleaved=False) -> tuple[torch.Tenso
         q, k, v, z = mixed.split([H * K, H * K, HV * V, HV * V], 1)
         b, a = ba.split([HV, HV], 1)
     return torch.cat([q, k, v], 1), z.reshape(T, HV, V), b, a
+
+
+def fused_post_conv_prep(qkv, a, b, A_log, dt_bias, H, K, V, use_qk_l2norm=True, output_g_exp=False) -> tuple[torch.Tensor, ...]:
+    T, HV = len(qkv), len(A_log)
+    q, k, v = qkv.detach().to("cpu", F64).split([H * K, H * K, HV * V], 1)
+    q, k = (x.reshape(T, H, K) for x in (q, k))
+    if use_qk_l2norm:
+        q, k = (x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    g, beta = fused_gdn_gating(*(x.detach().cpu() for x in (A_log, a.reshape(T, HV), b.reshape(T, HV), dt_bias)))
+    return q, k, v.reshape(T, HV, V), g.exp() if output_g_exp else g, beta
