@@ -5,6 +5,7 @@ import ctypes
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -132,6 +133,11 @@ def test_stub_is_the_table(stubs):
         names = [a.name for a in getattr(torch.ops.gdn, op.name).default._schema.arguments]
         assert [a.arg for a in found[op.name].args.args] == names
     assert (Path(gdn_ops.__file__).parent / "ops.pyi").read_text() == stubs.text(TABLE)
+
+
+def test_readme_table_is_current():
+    """``python tools/support_table.py`` writes it."""
+    subprocess.run([sys.executable, str(ROOT / "tools/support_table.py"), "--check"], check=True)
 
 
 def test_ops_module_completes():
