@@ -23,7 +23,7 @@ step() {
   case $name in install | peers | wheel) log=$OUT/setup.log ;; esac
   shift 2
   [ "$log" = "$OUT/setup.log" ] || : >"$log"
-  (cd /tmp && timeout --kill-after=10 "$limit" "$@") >>"$log" 2>&1
+  (cd /tmp && timeout --signal=INT --kill-after=20 "$limit" "$@") >>"$log" 2>&1
   status=$?
   [ $status -eq 0 ] || worst=1
   summary+=("$name: $([ $status -eq 0 ] && echo ok || echo "FAILED ($status)"), $((SECONDS - start)) s")
@@ -57,11 +57,12 @@ for word in "$@"; do
   case $word in
     tests | tests:*)
       workers=()
-      python3 -c "import xdist" 2>/dev/null && workers=(-n 8 --dist loadgroup)
+      python3 -c "import xdist" 2>/dev/null && workers=(-n 6 --dist loadgroup)
       pattern=${word#tests}
-      step tests 420 python3 -m pytest -m gpu -q -p no:cacheprovider --durations=8 "${workers[@]}" \
-        ${pattern:+-k "${pattern#:}"} "$ROOT/tests"
-      tail_of tests 45
+      step tests 420 env OMP_NUM_THREADS=2 python3 -m pytest -m gpu -v --tb=short -p no:cacheprovider --durations=12 \
+        -o faulthandler_timeout=90 "${workers[@]}" ${pattern:+-k "${pattern#:}"} "$ROOT/tests"
+      grep -aE "FAILED|ERROR" "$OUT/tests.log" | sort -u | head -30
+      tail_of tests 30
       ;;
     sanitize)
       if command -v compute-sanitizer >/dev/null; then
