@@ -47,7 +47,8 @@ def test_conv_slots_without_states_are_refused():
 @by_rule
 def test_beta_is_sized_by_value_heads(native_backend, op):
     q, k, v, g, beta = tokens(native_backend.device)
-    for got, want in zip(op(q, k, v, g, None, None, None, True), op(q, k, v, g, torch.ones_like(beta), None, None, True)):
+    run = lambda beta: op(q, k, v, g, beta, None, None, True, None, True)  # noqa: E731
+    for got, want in zip(run(None), run(torch.ones_like(beta))):
         assert torch.equal(got, want)
     for wrong in (beta[..., :2], beta[:, :-1], beta[0]):
         with pytest.raises(RuntimeError, match=r"beta: expected shape \[1, 70, 4\], got"):

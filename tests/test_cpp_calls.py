@@ -30,7 +30,7 @@ def test_results_are_those_of_python(cpp, device):
     for name in OPS:
         got = cpp.call(f"gdn::{name}", **SAMPLES[name][0](device))
         want = getattr(torch.ops.gdn, name)(**SAMPLES[name][0](device))
-        got, want = (x if isinstance(x, (tuple, list)) else (x,) for x in (got, want))
+        got, want = (x if isinstance(x, (tuple, list)) else () if x is None else (x,) for x in (got, want))
         assert len(got) == len(want)
         for a, b in zip(got, want):
             assert torch.equal(a, b), name
@@ -43,7 +43,7 @@ def test_host_cost(cpp, device, record_property):
     x = torch.ones(1, 64, device=device)
     seconds = min(cpp.seconds_per_call(1000, "gdn::l2norm", x) for _ in range(5))
     record_property("l2norm_us", seconds * 1e6)
-    assert seconds < 100e-6, f"{seconds * 1e6:.1f} us"
+    assert seconds < 40e-6, f"{seconds * 1e6:.1f} us"
 
 
 @pytest.mark.parametrize("device", DEVICES)
