@@ -25,8 +25,7 @@ std::tuple<Tensor, Tensor> fused_recurrent_gated_delta_rule(const Tensor& q_, co
   checks.done();
 
   // pick
-  const auto kernel =
-      pick_recurrent(op, s, q, {h0.data, h0.defined() ? h0.dtype : DType::fp32, h0.stride(0)}, state_v_first);
+  const auto kernel = pick_recurrent(op, s, q, h0, state_v_first);
 
   // launch
   Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);

@@ -15,8 +15,13 @@ Tensor fused_recurrent_gated_delta_rule_update(
 
   // shapes
   const View q(q_), k(k_), v(v_), g(g_), beta(beta_), A_log(A_log_), a(a_), dt_bias(dt_bias_), b(b_);
-  const View pool(ssm_pool_), read(ssm_indices_), write(ssm_write_indices_), has_state(has_initial_state_);
-  const View cu_seqlens(cu_seqlens_);
+  const View pool(ssm_pool_), has_state(has_initial_state_), cu_seqlens(cu_seqlens_);
+  const PoolSlots slots{.read = View(ssm_indices_),
+                        .write = View(ssm_write_indices_),
+                        .accepted = View(num_accepted_tokens_),
+                        .steps = View(intermediate_states_),
+                        .steps_slots = View(intermediate_indices_),
+                        .parents = View(parents_)};
   const RecurrentSizes s(q, v, cu_seqlens);
   const bool raw = A_log.defined() || a.defined() || dt_bias.defined() || b.defined();
 
@@ -41,23 +46,15 @@ Tensor fused_recurrent_gated_delta_rule_update(
       .gate("b", b, {s.B, s.T, s.HV}, q.dtype)
       .pool("ssm_pool", pool, {-1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
             {DType::fp32, DType::bf16, DType::fp16});
-  if (read.dim == 2)
-    checks.that(false, "ssm_indices", "one dimension [N] (2-D slots are not supported yet)", read);
-  else
-    checks.index("ssm_indices", read, {s.N});
-  if (write.defined()) checks.index("ssm_write_indices", write, {s.N});
+  slots.check(checks, s, state_v_first);
   if (has_state.defined())
     checks.shape("has_initial_state", has_state, {s.N})
         .dtype("has_initial_state", has_state, {DType::b8})
         .device("has_initial_state", has_state);
-  checks.that(!num_accepted_tokens_.has_value(), "num_accepted_tokens", "None (not supported yet)", "a tensor")
-      .that(!intermediate_states_.has_value(), "intermediate_states", "None (not supported yet)", "a tensor")
-      .that(!intermediate_indices_.has_value(), "intermediate_indices", "None (not supported yet)", "a tensor")
-      .that(!parents_.has_value(), "parents", "None (not supported yet)", "a tensor")
-      .done();
+  checks.done();
 
   // pick
-  const auto kernel = pick_recurrent(op, s, q, {pool.data, pool.dtype, pool.stride(0)}, state_v_first);
+  const auto kernel = pick_recurrent(op, s, q, pool, state_v_first, slots.steps, slots.spec());
 
   // launch
   Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
@@ -67,7 +64,7 @@ Tensor fused_recurrent_gated_delta_rule_update(
   args.h0 = pool.data, args.h0_stride = pool.stride(0);
   args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
   args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
-  args.read = index_arg(read), args.write = index_arg(write);
+  slots.fill(args);
   args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
   launch_recurrent(kernel, s, args);
   return o;

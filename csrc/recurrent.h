@@ -37,26 +37,83 @@ inline Checks& check_tokens(Checks& checks, const RecurrentSizes& s, const View&
       .cu_seqlens(cu_seqlens, s.B);
 }
 
-// States `stride` elements apart.
-struct States {
-  void* data;
-  DType dtype;
-  int64_t stride;
+// Where the states of a pool are read and written, and what speculative decoding adds to it.
+struct PoolSlots {
+  View read, write, accepted, steps, steps_slots, parents;
+
+  // Whether a state is stored after every token: the table that says where has a column for each.
+  bool every() const { return (write.defined() ? write : read).dim == 2; }
+  bool spec() const { return read.dim == 2 || every() || steps.defined() || parents.defined(); }
+
+  void check(Checks& checks, const RecurrentSizes& s, bool state_v_first) const {
+    const auto columns = [&](const char* arg, const View& t) {
+      checks.that(t.size(1) >= 1 && (s.packed || t.size(1) >= s.T), arg, "a column for every token of a row", t);
+    };
+    const auto slots = [&](const char* arg, const View& t) {
+      if (t.dim != 2) return void(checks.index(arg, t, {s.N}));
+      checks.index(arg, t, {s.N, -1});
+      columns(arg, t);
+    };
+    slots("ssm_indices", read);
+    if (write.defined()) slots("ssm_write_indices", write);
+    if (accepted.defined())
+      checks.index("num_accepted_tokens", accepted, {s.N})
+          .that(read.dim == 2, "ssm_indices", "two dimensions [N, S + 1] with num_accepted_tokens", read);
+    if (steps.defined()) {
+      checks.pool("intermediate_states", steps, {-1, -1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
+                  {DType::fp32, DType::bf16, DType::fp16});
+      columns("intermediate_states", steps);
+      checks.that(steps_slots.defined() || steps.size(0) >= s.N, "intermediate_states",
+                  "a slot for every row without intermediate_indices", steps);
+    }
+    if (steps_slots.defined())
+      checks.index("intermediate_indices", steps_slots, {s.N})
+          .that(steps.defined(), "intermediate_indices", "None without intermediate_states", "a tensor");
+    if (parents.defined()) {
+      checks.index("parents", parents, {s.N, -1})
+          .that(parents.size(1) <= kMostTreeTokens, "parents", "at most 64 tokens a row", parents.size(1));
+      columns("parents", parents);
+    }
+  }
+
+  void fill(FusedRecurrentArgs& a) const {
+    SpecArgs& spec = a.spec;
+    const auto step = [](const View& t) { return t.dim == 2 ? t.stride(1) * (t.dtype == DType::i64 ? 2 : 1) : 0; };
+    const View& to = every() && !write.defined() ? read : write;
+    a.read = index_arg(read), spec.read_step = step(read), spec.read_columns = static_cast<int32_t>(read.size(1));
+    a.write = index_arg(to), spec.write_step = step(to), spec.every = every();
+    spec.accepted = index_arg(accepted);
+    spec.steps = steps.data, spec.steps_dtype = static_cast<int32_t>(steps.dtype);
+    spec.steps_slots = index_arg(steps_slots), spec.n_steps_slots = steps.size(0);
+    spec.steps_stride = steps.stride(0), spec.steps_stride_t = steps.stride(1);
+    spec.parents = index_arg(parents), spec.parents_step = step(parents);
+    for (const View* t : {&read, &write, &steps, &parents})
+      if (t->dim >= 2) spec.most_tokens = static_cast<int32_t>(std::min<int64_t>(spec.most_tokens, t->size(1)));
+  }
 };
+
+// Whether states [.., HV, S0, S1] of whole rows can be moved 16 bytes at a time.
+inline bool states_aligned(const View& t) {
+  bool aligned = reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  for (int64_t d = 0; d + 3 < t.dim; ++d) aligned = aligned && t.stride(d) * element_size(t.dtype) % 16 == 0;
+  return aligned;
+}
 
 // The kernel for these sizes. Aligned states have whole rows and are read and written 16 bytes at a time.
 inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const RecurrentSizes& s, const View& q,
-                                                       const States& h0, bool state_v_first) {
-  const bool aligned = (s.K == 64 || s.K == 128) && s.V % 16 == 0 && reinterpret_cast<uintptr_t>(h0.data) % 16 == 0 &&
-                       h0.stride * element_size(h0.dtype) % 16 == 0;
+                                                       const View& h0, bool state_v_first, const View& steps = {},
+                                                       bool spec = false) {
+  const DType S = h0.defined() ? h0.dtype : DType::fp32;
+  const bool aligned =
+      (s.K == 64 || s.K == 128) && s.V % 16 == 0 && states_aligned(h0) && (steps.dtype != S || states_aligned(steps));
   const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
-  const bool single = aligned && s.T == 1 && !s.packed;
+  const bool single = aligned && s.T == 1 && !s.packed && !spec;
   // Two columns more a lane cost the first rows of a batch time and save instructions per byte: worth it once there are
   // many, and earlier with half the bytes a column. The sums, and so the bits, are the same.
-  const bool wide = single && state_v_first && BK == 128 && s.N * s.HV >= (h0.dtype == DType::fp32 ? 4096 : 1024);
+  const bool wide = single && state_v_first && BK == 128 && s.N * s.HV >= (S == DType::fp32 ? 4096 : 1024);
   return pick<kernels::fused_recurrent>(
       op, q.device,
-      {.S = h0.dtype, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single, .WIDE = wide});
+      {.S = S, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single, .WIDE = wide, .SPEC = spec});
 }
 
 // The arguments that every op has; gates and where states are read and written are the op's own. A block holds BV *
@@ -77,6 +134,7 @@ inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, const View& q,
   a.scale = static_cast<float>(scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
   a.dtype = static_cast<int32_t>(q.dtype);
   a.l2norm = l2norm;
+  a.spec.most_tokens = INT32_MAX;
   return a;
 }
 

@@ -74,7 +74,7 @@ def fused_recurrent_gated_delta_rule_update(
     state_v_first: bool = False,
     min_slot: int = 0,
 ) -> torch.Tensor:
-    """Decode: the gated delta rule on a pool of states, which is updated in place.
+    """Decode and speculative verify: the gated delta rule on a pool of states, which is updated in place.
 
     Gates are given, or raw: ``g = -exp(A_log) * softplus(a + dt_bias)`` (threshold 20) and ``beta = sigmoid(b)``, in
     float32 and never rounded. Tokens as in ``fused_recurrent_gated_delta_rule``: N rows of T tokens, or packed.
@@ -85,14 +85,26 @@ def fused_recurrent_gated_delta_rule_update(
         A_log, dt_bias: ``[HV]``; a, b: ``[B, T, HV]``; fp32 or q's dtype. All four or none.
         ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16. Any slot stride, the
             rest contiguous: a pool is never copied. Changed in place.
-        ssm_indices: ``[N]``, int32 or int64, any stride: each sequence's slot. A slot below ``min_slot`` or past the pool
-            marks padding: its output is zeros and no state is read or written. Slots of live rows must differ.
-        ssm_write_indices: ``[N]``: where final states go instead; a slot below ``min_slot`` or past the pool skips the store.
+        ssm_indices: ``[N]`` or ``[N, S + 1]``, int32 or int64, any strides: each sequence's slot, or one slot a token: the sequence
+            starts from column ``num_accepted_tokens - 1`` and the state after token t goes to column t. A slot to start from below
+            ``min_slot`` or past the pool marks padding: its output is zeros and no state is read or written. Slots of live rows
+            must differ.
+        ssm_write_indices: where states go instead. ``[N]``: the final one; ``[N, S + 1]``: the one after every token. A slot below
+            ``min_slot`` or past the pool skips that store alone.
+        num_accepted_tokens: ``[N]``, with 2-D ``ssm_indices``: how many tokens of the last call were accepted. Outside 1..S + 1 the
+            row is padding. None: all start from column 0.
+        intermediate_states: ``[slots2, S', HV, K, V]`` (or ``V, K``), fp32, bf16 or fp16, slots as in ``ssm_pool``: the state after
+            token t is also stored at ``[intermediate_indices[n], t]``. Changed in place.
+        intermediate_indices: ``[N]``; a slot outside ``[0, slots2)`` skips the store. None: row n has slot n.
+        parents: ``[N, S']``, at most 64 columns: token t of a draft tree continues from the state after token ``parents[n, t]``, an
+            earlier one, or, where that is -1 or any other number, from the row's start state (so column 0 may hold anything).
+            Ancestors are worked through again in float32, never read back from ``intermediate_states``. The final state is
+            the one after the last token.
         has_initial_state: ``[N]`` bool; False starts from zeros, whatever the slot holds. None: all True.
         update_state: False leaves the pool as it is.
         min_slot: smallest slot that is not padding.
-        num_accepted_tokens, intermediate_states, intermediate_indices, parents: must be None; not supported yet, nor are 2-D
-            ``ssm_indices``.
+
+    No row has more tokens than a 2-D argument has columns; with ``cu_seqlens`` such a row is padding.
 
     Returns:
         o ``[B, T, HV, V]`` in q's dtype, zeros for padded rows and tokens of no sequence. The slot of an empty sequence keeps its
@@ -100,9 +112,10 @@ def fused_recurrent_gated_delta_rule_update(
 
     Raises:
         RuntimeError: wrong rank, size, dtype, device or stride, an incomplete or mixed set of gates, a pool that would have to be
-            copied, or an input requires a gradient.
+            copied, arguments that need another one, fewer columns than tokens, or an input requires a gradient.
 
-    Source: ``fused_sigmoid_gating_delta_rule_update`` of SGLang and vLLM, ``fused_recurrent_gated_delta_rule`` of LightLLM.
+    Source: ``fused_sigmoid_gating_delta_rule_update`` of SGLang (intermediate states, trees) and vLLM (2-D slots),
+    ``fused_recurrent_gated_delta_rule`` and ``mtp_fused_recurrent_gated_delta_rule`` of LightLLM (2-D slots, read and written).
     """
     return _ops.fused_recurrent_gated_delta_rule_update(
         q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices, num_accepted_tokens, cu_seqlens,

@@ -26,10 +26,12 @@ FUSED_RECURRENT = Kernel(
         "ALIGNED": (False, True),
         "SINGLE": (False, True),
         "WIDE": (False, True),
+        "SPEC": (False, True),
     },
     where=lambda v: (
         (v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and not v["SINGLE"])
         and (not v["WIDE"] or v["SINGLE"] and v["VFIRST"] and v["BK"] == 128)
+        and not (v["SPEC"] and v["SINGLE"])
     ),
     tune=_recurrent_tune,
     tiles=("BV", "WARPS"),

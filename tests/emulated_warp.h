@@ -166,6 +166,7 @@ inline uint32_t __float_as_uint(float x) {
   std::memcpy(&bits, &x, 4);
   return bits;
 }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 

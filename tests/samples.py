@@ -4,7 +4,8 @@ packing, dtype or optional arguments. Small, seeded, and new tensors on every ca
 """
 
 import torch
-from sample_inputs import BF16, FP16, FP32, HV, LENS, D, Draw, H, cumsum, fwd_h, fwd_o, index, kkt, pick, solve, tokens, wu
+from sample_inputs import BF16, FP16, FP32, HV, LENS, D, Draw, H, cumsum, fwd_h, fwd_o, index, kkt, solve, tokens, wu
+from samples_recurrent import ODD, RECURRENT
 
 # ---- model-level ops -------------------------------------------------------------------------------------------
 
@@ -14,43 +15,6 @@ def rule(packed=False, v_first=False, dtype=BF16, K=D, V=D, state=True, **more):
         x, r, N = tokens(device, packed, dtype, K, V)
         h0 = r.normal(N, HV, *((V, K) if v_first else (K, V)), scale=0.1) if state else None
         return x | dict(initial_state=h0, output_final_state=True, state_v_first=v_first, use_qk_l2norm_in_kernel=True) | more
-
-    return build
-
-
-def update(v_first=False, raw=True, state=FP32, index=torch.int32, rows=3, T=1, two_d=False, dtype=BF16, K=D, V=D):
-    """Row 1 is padding (slot -1); slots of the pool are separated by a gap."""
-
-    def build(device):
-        r = Draw(device)
-        x = dict(q=r.normal(rows, T, H, K, dtype=dtype), k=r.normal(rows, T, H, K, dtype=dtype), v=r.normal(rows, T, HV, V, dtype=dtype))
-        if raw:
-            x |= dict(A_log=r.normal(HV), a=r.normal(rows, T, HV, dtype=dtype), dt_bias=r.normal(HV), b=r.normal(rows, T, HV, dtype=dtype))
-        else:
-            x |= dict(g=-0.1 * r.normal(rows, T, HV).abs(), beta=r.normal(rows, T, HV).sigmoid())
-        slots = 3 + rows * (T if two_d else 1)
-        x["ssm_pool"] = r.normal(slots, 2, HV, *((V, K) if v_first else (K, V)), scale=0.1).to(state)[:, 1]
-        if two_d:
-            x |= dict(ssm_indices=r.ints([[1 + n * T + t for t in range(T)] for n in range(rows)], index))
-            x |= dict(num_accepted_tokens=r.ints([1 + n % T for n in range(rows)], torch.int32))
-        else:
-            x |= dict(ssm_indices=r.ints([-1 if n == 1 else slots - 1 - n for n in range(rows)], index))
-        missing = ("g", "beta") if raw else ("A_log", "a", "dt_bias", "b")
-        return x | dict.fromkeys(missing) | dict(use_qk_l2norm_in_kernel=True, state_v_first=v_first)
-
-    return build
-
-
-def update_packed(index=torch.int64):
-    """Packed tokens, raw gates, states read from one slot and written to another, some rows new requests."""
-
-    def build(device):
-        x, r, N = tokens(device, True)
-        T = x["v"].shape[1]
-        args = pick(x, "q", "k", "v", "cu_seqlens", g=None, beta=None, A_log=r.normal(HV), dt_bias=r.normal(HV))
-        args |= dict(a=r.normal(1, T, HV, dtype=BF16), b=r.normal(1, T, HV, dtype=BF16), ssm_pool=r.normal(12, HV, D, D, scale=0.1))
-        args |= dict(ssm_indices=r.ints([2, 4, 6, 8, 10], index), ssm_write_indices=r.ints([3, 5, 0, 9, 11], index))
-        return args | dict(has_initial_state=r.ints([1, 0, 0, 1, 1], torch.bool), use_qk_l2norm_in_kernel=True, min_slot=1)
 
     return build
 
@@ -139,7 +103,6 @@ def l2(*shape, dtype=BF16):
     return lambda device: dict(x=Draw(device).normal(*shape, dtype=dtype))
 
 
-ODD = dict(K=48, V=100)  # no power of two: the masked variants
 WIDE = dict(K=256, V=200)
 RULES = [
     rule(),
@@ -163,10 +126,6 @@ SAMPLES = {
     "prepare_chunk_offsets": [index(chunk_size=64), index(chunk_size=64, dtype=torch.int32)],
     "chunk_gated_delta_rule": RULES,
     "fused_recurrent_gated_delta_rule": [*RULES, rule(dtype=FP32)],
-    "fused_recurrent_gated_delta_rule_update": [
-        update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),
-        update(dtype=FP16, **ODD), update_packed(),
-    ],
     "causal_conv1d_fn": [conv_fn(), conv_fn(channels_first=True), conv_fn(W=3, pool=False, dtype=FP16, C=66), conv_fn(W=2, dtype=FP32, activation=0)],
     "causal_conv1d_update": [conv_update(), conv_update(indexed=False), conv_update(W=3, dtype=FP16, C=66), conv_update(L=5)],
     "fused_gdn_gating": [gating(), gating(FP32)],
@@ -194,4 +153,4 @@ SAMPLES = {
         pools(BF16, (), (192, 3), True, states="intermediate_states", states_dtype=BF16, ssm_indices=[5, 0, 3, 1],
               num_accepted_tokens=[1, 3, 0, 4], intermediate_indices=[2, 0, 1, 3]),
     ],
-}  # fmt: skip
+} | RECURRENT  # fmt: skip

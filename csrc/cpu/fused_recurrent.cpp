@@ -7,8 +7,9 @@ namespace gdn::cpu {
 
 namespace {
 
-int64_t load_index(const IndexArg& t, int64_t i) {
-  const int32_t low = t.low[i * t.stride], high = t.high[i * t.stride];
+// Element i, or word `at` of row i of a table.
+int64_t load_index(const IndexArg& t, int64_t i, int64_t at = 0) {
+  const int32_t low = t.low[i * t.stride + at], high = t.high[i * t.stride + at];
   return t.words == 2 ? static_cast<int64_t>(high) << 32 | static_cast<uint32_t>(low) : low;
 }
 
@@ -55,9 +56,18 @@ void step(float* h, const float* q, const float* k, const T* v, float g, float b
   for (int64_t j = 0; j < V; ++j) o[j] = round_to<T>(sum[j]);
 }
 
+// h [K, V] to element `at` of states in memory.
+template <class S>
+void store_state(void* p, int64_t at, const float* h, bool v_first, int64_t K, int64_t V) {
+  for (int64_t i = 0; i < K; ++i)
+    for (int64_t j = 0; j < V; ++j)
+      static_cast<S*>(p)[at + (v_first ? j * K + i : i * V + j)] = round_to<S>(h[i * V + j]);
+}
+
 // Value head hv of sequence n, or of the tokens of no sequence (n == N).
 template <class T, class S>
 void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
+  const SpecArgs& spec = a.spec;
   const int64_t K = a.K, V = a.V, h = divide(static_cast<uint32_t>(hv), a.ratio);
   const Offsets cu{a.cu_seqlens.low, a.cu_seqlens.stride, a.cu_seqlens.words, a.T};
   const bool packed = cu.words != 0, pool = a.read.words != 0;
@@ -71,33 +81,51 @@ void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
   }
   const int64_t row = packed ? cu[n] : n, first = packed ? row : n * a.T;
   const int64_t tokens = packed ? std::max<int64_t>(cu[n + 1] - row, 0) : a.T;
-  const int64_t slot = pool ? load_index(a.read, n) : n, to = a.write.words ? load_index(a.write, n) : slot;
-  if (pool && (slot < a.min_slot || slot >= a.slots)) return zero(first, first + tokens);
+  const int64_t column = spec.accepted.words ? load_index(spec.accepted, n) - 1 : 0;
+  const bool refused = spec.accepted.words && (column < 0 || column >= spec.read_columns);
+  if (refused || tokens > spec.most_tokens) return zero(first, first + tokens);
+  const int64_t slot = pool ? load_index(a.read, n, column * spec.read_step) : n;
+  auto live = [&](int64_t slot) { return !pool || (slot >= a.min_slot && slot < a.slots); };
+  if (!live(slot)) return zero(first, first + tokens);
   if (pool && tokens == 0) return;
 
-  const int64_t step_k = v_first ? 1 : V, step_v = v_first ? K : 1;
+  const int64_t step_k = v_first ? 1 : V, step_v = v_first ? K : 1, head = hv * K * V;
   std::vector<float> state(K * V, 0.0f);
   float q[256], k[256];
   if (a.h0 != nullptr && (a.has_state == nullptr || a.has_state[n * a.has_state_stride])) {
-    const S* h0 = static_cast<const S*>(a.h0) + slot * a.h0_stride + hv * K * V;
+    const S* h0 = static_cast<const S*>(a.h0) + slot * a.h0_stride + head;
     for (int64_t i = 0; i < K; ++i)
       for (int64_t j = 0; j < V; ++j) state[i * V + j] = static_cast<float>(h0[i * step_k + j * step_v]);
   }
+  const std::vector<float> start = state;
+  std::vector<std::vector<float>> after;  // of a draft tree: the state after each token
+  const int64_t steps_slot = spec.steps_slots.words ? load_index(spec.steps_slots, n) : n;
+  const bool steps = spec.steps != nullptr && steps_slot >= 0 && steps_slot < spec.n_steps_slots;
+  auto store = [&](int64_t to) {
+    if (a.ht == nullptr || !live(to)) return;
+    if (a.ht_fp32)
+      store_state<float>(a.ht, to * a.ht_stride + head, state.data(), v_first, K, V);
+    else
+      store_state<S>(a.ht, to * a.ht_stride + head, state.data(), v_first, K, V);
+  };
   for (int64_t t = 0; t < tokens; ++t) {
+    if (spec.parents.words) {
+      const int64_t parent = load_index(spec.parents, n, t * spec.parents_step);
+      state = parent >= 0 && parent < t ? after[parent] : start;
+    }
     load_row(q, static_cast<const T*>(a.q.data) + offset(a.q, row, t, h), K, a.l2norm, a.scale);
     load_row(k, static_cast<const T*>(a.k.data) + offset(a.k, row, t, h), K, a.l2norm, 1);
     const auto [g, beta] = gates<T>(a, row, t, hv);
     step(state.data(), q, k, static_cast<const T*>(a.v.data) + offset(a.v, row, t, hv), g, beta, o(first + t), K, V);
+    if (spec.parents.words) after.push_back(state);
+    if (steps)
+      with_float(static_cast<DType>(spec.steps_dtype), [&](auto* s) {
+        const int64_t at = steps_slot * spec.steps_stride + t * spec.steps_stride_t + head;
+        store_state<std::remove_pointer_t<decltype(s)>>(spec.steps, at, state.data(), v_first, K, V);
+      });
+    if (spec.every) store(load_index(a.write, n, t * spec.write_step));
   }
-  if (a.ht == nullptr || (pool && (to < a.min_slot || to >= a.slots))) return;
-  const int64_t at = to * a.ht_stride + hv * K * V;
-  for (int64_t i = 0; i < K; ++i)
-    for (int64_t j = 0; j < V; ++j) {
-      if (a.ht_fp32)
-        static_cast<float*>(a.ht)[at + i * step_k + j * step_v] = state[i * V + j];
-      else
-        static_cast<S*>(a.ht)[at + i * step_k + j * step_v] = round_to<S>(state[i * V + j]);
-    }
+  if (!spec.every) store(a.write.words ? load_index(a.write, n) : slot);
 }
 
 }  // namespace

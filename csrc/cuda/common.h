@@ -99,8 +99,9 @@ struct IndexBits {
   uint32_t low, high;
 };
 
-__device__ __forceinline__ IndexBits index_bits(const IndexArg& t, uint32_t i) {
-  return {load_word(t.low + i * t.stride), load_word(t.high + i * t.stride)};
+// Element i, or word `at` of row i of a table.
+__device__ __forceinline__ IndexBits index_bits(const IndexArg& t, uint32_t i, int64_t at = 0) {
+  return {load_word(t.low + i * t.stride + at), load_word(t.high + i * t.stride + at)};
 }
 
 __device__ __forceinline__ int64_t index_value(IndexBits x, int32_t words) {
@@ -124,6 +125,7 @@ struct Number;
 
 template <>
 struct Number<float> {
+  static constexpr int32_t code = kFP32;
   using Bits = uint32_t;
   static __device__ __forceinline__ float value(uint32_t bits) { return __uint_as_float(bits); }
   static __device__ __forceinline__ float round(float x) { return x; }
@@ -131,6 +133,7 @@ struct Number<float> {
 
 template <>
 struct Number<bf16> {
+  static constexpr int32_t code = kBF16;
   using Bits = uint16_t;
   static __device__ __forceinline__ float value(uint32_t bits) { return __uint_as_float(bits << 16); }
   static __device__ __forceinline__ bf16 round(float x) { return __float2bfloat16_rn(x); }
@@ -144,6 +147,7 @@ struct Number<bf16> {
 
 template <>
 struct Number<fp16> {
+  static constexpr int32_t code = kFP16;
   using Bits = uint16_t;
   static __device__ __forceinline__ float value(uint32_t bits) { return low(bits); }
   static __device__ __forceinline__ fp16 round(float x) { return __float2half_rn(saturated(x)); }

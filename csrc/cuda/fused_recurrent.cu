@@ -10,7 +10,8 @@
 // Every load of the state is issued before its first use, and the token's own loads before that.
 // SINGLE: every sequence is one token of a dense batch. ALIGNED: K == BK, V a multiple of BV, states on 16 bytes; other
 // variants mask by the sizes at run time and move states one element at a time, in the same lanes.
-// Sums over K go in one order whatever the batch: a row's result never depends on its neighbours.
+// SPEC: speculative decoding (SpecArgs): states stored after every token, start columns by accepted counts, draft
+// trees. Sums over K go in one order whatever the batch: a row's result never depends on its neighbours.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent.h"
@@ -97,7 +98,7 @@ struct State {
     return L::V_FIRST ? j / C * L::LV * K + j % C * L::LK * VEC : (j / L::GK * L::LK * L::GK + j % L::GK) * V;
   }
 
-  // `p`: the head's state.
+  // `p`: the head's state. Stays as it is in memory until unpack() where ALIGNED.
   __device__ __forceinline__ void load(const S* p, const L& lanes, int v0, int K, int V) {
     const auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
 #pragma unroll
@@ -165,6 +166,17 @@ struct State {
       }
     }
   }
+
+  // The same for any dtype of the memory, element by element.
+  __device__ __forceinline__ void store_any(void* p, int64_t at, int32_t dtype, const L& lanes, int v0, int K,
+                                            int V) const {
+    at += offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j)
+#pragma unroll
+      for (int e = 0; e < VEC; ++e)
+        if (lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V) store_rounded(p, at + step(j, K, V) + e, x[j][e], dtype);
+  }
 };
 
 // ---- tokens ----------------------------------------------------------------------------------------------------
@@ -224,6 +236,45 @@ struct Source {
   }
 };
 
+// ---- draft trees -----------------------------------------------------------------------------------------------
+
+// The order in which a row's tokens are worked through: one after another, each once, as a target. In a tree a target
+// that does not continue from the state at hand starts afresh, from the row's start state, and its ancestors are redone
+// first; so ancestors are never read back rounded. The start state must stay in memory for that: a target that replaces
+// it comes `last`.
+struct Walk {
+  int target, token;  // the token worked on is the target, or an ancestor of it
+  bool afresh;        // `token` continues from the start state
+  uint64_t path;      // ancestors still to be redone, after `token`
+
+  static constexpr int kNone = -2;
+
+  // An entry that is no earlier token counts as -1: the start state.
+  static __device__ __forceinline__ int parent(const SpecArgs& s, uint32_t n, int t) {
+    const int64_t p = index_value(index_bits(s.parents, n, t * s.parents_step), s.parents.words);
+    return p >= 0 && p < t ? static_cast<int>(p) : -1;
+  }
+
+  // From the target done to the next; `tokens` when all are.
+  __device__ __forceinline__ void next_target(const SpecArgs& s, uint32_t n, int tokens, int last) {
+    const int done = target;
+    target += target + 1 == last ? 2 : 1;
+    if (done == last) target = tokens;
+    if (target >= tokens) target = done != last && last >= 0 ? last : tokens;
+    if (!s.parents.words || target >= tokens) return;
+    int up = parent(s, n, target);
+    afresh = up != done;
+    for (path = 0; afresh && up >= 0; up = parent(s, n, up)) path |= uint64_t{1} << up;
+  }
+
+  __device__ __forceinline__ void next(const SpecArgs& s, uint32_t n, int tokens, int last) {
+    afresh = false;
+    if (token == target) next_target(s, n, tokens, last);
+    token = path ? __ffsll(static_cast<long long>(path)) - 1 : target;
+    path &= path - 1;
+  }
+};
+
 // Values of a token's bits.
 template <class N, class L>
 __device__ __forceinline__ void values(const Token<L>& x, float (&q)[L::NK], float (&k)[L::NK], float& v) {
@@ -234,7 +285,7 @@ __device__ __forceinline__ void values(const Token<L>& x, float (&q)[L::NK], flo
 
 // ---- the kernel ------------------------------------------------------------------------------------------------
 
-template <class S, bool VFIRST, int BK, bool ALIGNED, bool SINGLE, int BV, int WARPS>
+template <class S, bool VFIRST, int BK, bool ALIGNED, bool SINGLE, bool SPEC, int BV, int WARPS>
 __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   using L = Lanes<S, VFIRST, BK, BV>;
   const int K = ALIGNED ? BK : a.K, V = a.V;
@@ -249,11 +300,18 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   const bool varlen = !SINGLE && a.cu_seqlens.words != 0, pool = a.read.words != 0, outside = varlen && n == a.N;
   IndexBits read{}, write{lane_zero(), lane_zero()}, begin{}, end{};
   uint32_t has_state = a.h0 != nullptr;
+  bool refused = false;  // what the row's device-side values say is not to be followed: padding
   if (!outside) {
-    if (pool) read = index_bits(a.read, n);
+    int64_t column = 0;
+    if (SPEC && a.spec.accepted.words) {
+      column = index_value(index_bits(a.spec.accepted, n), a.spec.accepted.words) - 1;
+      refused = column < 0 || column >= a.spec.read_columns;
+      if (refused) column = 0;
+    }
+    if (pool) read = index_bits(a.read, n, SPEC ? column * a.spec.read_step : 0);
     if (a.has_state) has_state = load_byte(a.has_state + n * a.has_state_stride);
     if (varlen) begin = index_bits(a.cu_seqlens, n), end = index_bits(a.cu_seqlens, n + 1);
-    if (a.write.words) write = index_bits(a.write, n);
+    if (a.write.words && !(SPEC && a.spec.every)) write = index_bits(a.write, n);
   } else {
     begin = index_bits(a.cu_seqlens, 0), end = index_bits(a.cu_seqlens, a.N);
   }
@@ -263,6 +321,8 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
     row = bound_value(begin, a.cu_seqlens.words, a.T);
     tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
   }
+
+  if (SPEC && tokens > a.spec.most_tokens) refused = true;
 
   const Source<L> source(a, row, divide(hv, a.ratio), hv, v0 + lanes.v_of(i_own));
   Token<L> token;
@@ -279,7 +339,7 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   const int64_t o_row = varlen ? row : static_cast<int64_t>(n) * a.T;
   int64_t o = o_row * a.o_stride + hv * V;
   const int64_t slot = pool ? slot_value(read, a.read.words) : n;
-  if (outside || __any_sync(kAll, pool && (slot < a.min_slot || slot >= a.slots))) {
+  if (outside || __any_sync(kAll, pool && (refused || slot < a.min_slot || slot >= a.slots))) {
     const int64_t count = outside ? a.T - tokens : tokens;
 #pragma unroll 1
     for (int64_t i = lane; i < count * BV; i += 32) {
@@ -309,7 +369,29 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
 
   const bool stores = lanes.k % (L::LK / 2 / L::NV) == 0 && lanes.k < L::LK / 2 && source.own < V;
   o += source.own;
-  for (int t = 0; t < tokens; ++t, o += a.o_stride) {
+
+  // Where the state after token t goes, as far as there is one state a token; and where intermediate states begin.
+  const auto column = [&](int t) { return index_value(index_bits(a.write, n, t * a.spec.write_step), a.write.words); };
+  int64_t steps = -1;
+  int last = Walk::kNone;
+  Walk now{0, 0, true, 0};
+  if constexpr (SPEC) {
+    if (a.spec.steps) {
+      const IndexArg& slots = a.spec.steps_slots;
+      const int64_t i = slots.words ? index_value(index_bits(slots, n), slots.words) : n;
+      if (i >= 0 && i < a.spec.n_steps_slots) steps = i * a.spec.steps_stride + at;
+    }
+    if (a.spec.parents.words) {
+      for (int t = 0; a.spec.every && a.ht && t < tokens; ++t)
+        if (column(t) == slot) last = t;
+      now = {-1, -1, true, 0};
+      now.next(a.spec, n, tokens, last);
+      now.afresh = true;
+      if (now.token != 0) source.load(token, a, lanes, now.token, K);
+    }
+  }
+
+  for (Walk next; now.target < tokens; now = next) {
     // The token's own numbers, while the state is on its way.
     float q[L::NK], k[L::NK], v;
     if (a.dtype == kBF16)
@@ -335,8 +417,10 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
       beta = __fdividef(1.0f, 1.0f + expf(-beta));
     }
     const float decay = expf(g);
-    if (!SINGLE && t + 1 < tokens) source.load(token, a, lanes, t + 1, K);
-    if (t == 0) state.unpack();
+    next = {now.target + 1, now.target + 1, false, 0};
+    if constexpr (SPEC) next = now, next.next(a.spec, n, tokens, last);
+    if (!SINGLE && next.target < tokens) source.load(token, a, lanes, next.token, K);
+    if (now.afresh) state.unpack();
 
     // Both read-outs of every column in one exchange: lanes of the lower half along K end with s_k, of the upper with
     // s_q.
@@ -354,14 +438,38 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
     const bool upper = lanes.k >= L::LK / 2;
     const float s_k = upper ? other : mine, s_q = upper ? mine : other;
     const float u = beta * fmaf(-decay, s_k, v);
-    if (stores) store_rounded(a.o, o, fmaf(u, qk, decay * s_q), a.dtype);
+    if (stores && now.token == now.target)
+      store_rounded(a.o, o + int64_t{now.target} * a.o_stride, fmaf(u, qk, decay * s_q), a.dtype);
 #pragma unroll
     for (int i_v = 0; i_v < L::NV; ++i_v) {
       const float b_u = __shfl_sync(kAll, u, L::lane(i_v * (L::LK / 2 / L::NV), lanes.v));
 #pragma unroll
       for (int i_k = 0; i_k < L::NK; ++i_k) state.at(i_v, i_k) = fmaf(k[i_k], b_u, decay * state.at(i_v, i_k));
     }
+
+    if constexpr (SPEC) {
+      if (now.token == now.target) {
+        const int64_t to_step = steps + now.target * a.spec.steps_stride_t;
+        if (steps >= 0 && a.spec.steps_dtype == Number<S>::code)
+          state.store(static_cast<S*>(a.spec.steps) + to_step, lanes, v0, K, V);
+        else if (steps >= 0)
+          state.store_any(a.spec.steps, to_step, a.spec.steps_dtype, lanes, v0, K, V);
+        if (a.ht && (a.spec.every || now.target == tokens - 1)) {
+          const int64_t to = a.spec.every    ? column(now.target)
+                             : a.write.words ? slot_value(write, a.write.words)
+                                             : slot;
+          const bool kept = last >= 0 && to == slot && now.target != last;
+          if (to >= a.min_slot && to < a.slots && !kept)
+            state.store(static_cast<S*>(a.ht) + to * a.ht_stride + at, lanes, v0, K, V);
+        }
+      }
+      if (next.target < tokens && next.afresh) {
+        state.clear();
+        if (has_state) state.load(h0, lanes, v0, K, V);
+      }
+    }
   }
+  if constexpr (SPEC) return;
 
   const int64_t to = a.write.words ? slot_value(write, a.write.words) : slot;
   if (a.ht == nullptr || __any_sync(kAll, pool && (to < a.min_slot || to >= a.slots))) return;
@@ -373,8 +481,8 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, WIDE, BV, WARPS)                                            \
+#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, WIDE, SPEC, BV, WARPS)                                      \
   extern "C" __global__ void __launch_bounds__(WARPS * 32) symbol(const __grid_constant__ gdn::FusedRecurrentArgs a) { \
-    gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, SINGLE, BV, WARPS>(a);                                                \
+    gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, SINGLE, SPEC, BV, WARPS>(a);                                          \
   }
 GDN_VARIANTS(GDN_KERNEL)

@@ -5,6 +5,27 @@
 
 namespace gdn {
 
+// A draft tree has at most this many tokens a row: the ancestors of one are the bits of a word.
+constexpr int32_t kMostTreeTokens = 64;
+
+// What the variants with the key SPEC take besides. Zeros, and the largest most_tokens, ask for nothing of it.
+struct SpecArgs {
+  IndexArg accepted;      // [N]: states are read from column accepted - 1 of `read`; words 0: from column 0
+  int64_t read_step;      // from a column of `read` to the next, in words; 0: `read` is [N]
+  int64_t write_step;     // the same of `write`
+  int32_t read_columns;   // accepted counts outside [1, read_columns] make a row padding
+  int32_t every;          // flag: the state after token t goes to column t of `write`; else one state after the last
+  int32_t most_tokens;    // a row with more tokens is padding
+  int32_t steps_dtype;    // of steps
+  void* steps;            // [slots, tokens, HV, ..]: the state after token t at [slot, t]; null: none
+  IndexArg steps_slots;   // [N]; words 0: n
+  int64_t n_steps_slots;  // slots outside [0, n_steps_slots) skip the store
+  int64_t steps_stride;   // elements from slot to slot
+  int64_t steps_stride_t;
+  IndexArg parents;      // [N, tokens]: the token whose state token t continues from; words 0: the one before
+  int64_t parents_step;  // from a token's entry to the next, in words
+};
+
 struct FusedRecurrentArgs {
   RowsArg q, k, v;
   GateArg g, beta;         // [B, T, HV]; raw gates: a and b
@@ -36,6 +57,7 @@ struct FusedRecurrentArgs {
   float scale;
   int32_t l2norm;   // flag: q and k are normalised here
   int32_t ht_fp32;  // flag: states are written in fp32, whatever dtype they are read in
+  SpecArgs spec;
 };
 
 }  // namespace gdn

@@ -15,80 +15,14 @@ from gdn_ops.reference.layer import (  # noqa: F401
     split_qkvzba,
 )
 from gdn_ops.reference.pool import copy_slots, gather_states, scatter_accepted_states, scatter_states, zero_slots  # noqa: F401
-
-
-def l2norm(x: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
-    x = x.to(F64)
-    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + eps)
-
-
-def gated_delta_rule(
-    q, k, v, g=None, beta=None, scale=None, initial_state=None, cu_seqlens=None, use_qk_l2norm=False, state_v_first=False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The recurrence, token by token (all sequences and heads at once); on the CPU whatever the inputs' device.
-
-    h <- exp(g_t) h;  u = beta_t (v_t - h^T k_t);  h <- h + k_t u^T;  o_t = scale h^T q_t
-
-    Returns o ``[B, T, HV, V]`` (zeros for tokens outside ``cu_seqlens``) and the final states ``[N, HV, K, V]`` (last two
-    swapped for ``state_v_first``).
-    """
-    q, k, v = (x.detach().to("cpu", F64) for x in (q, k, v))
-    (B, T, H, K), (HV, V) = k.shape, v.shape[2:]
-    g = torch.zeros(B, T, HV, dtype=F64) if g is None else g.detach().to("cpu", F64).view(B, T, HV)
-    beta = torch.ones(B, T, HV, dtype=F64) if beta is None else beta.detach().to("cpu", F64).view(B, T, HV)
-    if use_qk_l2norm:
-        q, k = l2norm(q), l2norm(k)
-    q, k = (x.repeat_interleave(HV // H, 2) for x in (q * (K**-0.5 if scale is None else scale), k))
-
-    spans = sequences(B, T, cu_seqlens)
-    if initial_state is None:
-        h = torch.zeros(len(spans), HV, K, V, dtype=F64)
-    else:
-        h = initial_state.detach().to("cpu", F64, copy=True)
-        h = h.transpose(-1, -2).contiguous() if state_v_first else h
-    o = torch.zeros(B, T, HV, V, dtype=F64)
-    for t in range(max((end - start for _, start, end in spans), default=0)):
-        n = [i for i, (_, start, end) in enumerate(spans) if start + t < end]
-        b, i = [spans[j][0] for j in n], [spans[j][1] + t for j in n]
-        b_h, b_k = h[n] * g[b, i].exp()[..., None, None], k[b, i]  # [n, HV, K, V], [n, HV, K]
-        u = beta[b, i][..., None] * (v[b, i] - torch.einsum("nhkv,nhk->nhv", b_h, b_k))
-        h[n] = b_h = b_h + b_k[..., :, None] * u[..., None, :]
-        o[b, i] = torch.einsum("nhkv,nhk->nhv", b_h, q[b, i])
-    return o, h.transpose(-1, -2) if state_v_first else h
-
-
-def fused_recurrent_gated_delta_rule(
-    q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=True, cu_seqlens=None,
-    use_qk_l2norm_in_kernel=False, state_v_first=False,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    return gated_delta_rule(q, k, v, g, beta, scale, initial_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first)
-
+from gdn_ops.reference.recurrent import (  # noqa: F401
+    fused_recurrent_gated_delta_rule,
+    fused_recurrent_gated_delta_rule_update,
+    gated_delta_rule,
+    l2norm,
+)
 
 chunk_gated_delta_rule = fused_recurrent_gated_delta_rule  # the same function of the same inputs
-
-
-def fused_recurrent_gated_delta_rule_update(
-    q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices=None, cu_seqlens=None, has_initial_state=None,
-    update_state=True, scale=None, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """o, and the pool as it is afterwards in float64: what was stored is not rounded to the pool's dtype."""
-    if A_log is not None:
-        g, beta = fused_gdn_gating(*(x.detach().cpu() for x in (A_log, a, b, dt_bias)))
-    pool, slots = ssm_pool.detach().to("cpu", F64, copy=True), ssm_indices.tolist()
-    spans = sequences(*k.shape[:2], cu_seqlens)
-    live = [min_slot <= slot < len(pool) for slot in slots]
-    h0 = torch.zeros(len(slots), *pool.shape[1:], dtype=F64)
-    for n, slot in enumerate(slots):
-        if live[n] and (has_initial_state is None or has_initial_state[n]):
-            h0[n] = pool[slot]
-    o, ht = gated_delta_rule(q, k, v, g, beta, scale, h0, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first)
-    writes = slots if ssm_write_indices is None else ssm_write_indices.tolist()
-    for n, (row, start, end) in enumerate(spans):
-        if not live[n]:
-            o[row, start:end] = 0
-        elif update_state and end > start and min_slot <= writes[n] < len(pool):
-            pool[writes[n]] = ht[n]
-    return o, pool
 
 
 def chunks(rows: int, tokens: int, cu_seqlens: torch.Tensor | None, size: int) -> list[tuple[int, int, int, int]]:

@@ -1,0 +1,66 @@
+"""Valid calls of the ops that work token by token on a pool of states: a part of tests/samples.py."""
+
+import torch
+from sample_inputs import BF16, FP16, FP32, HV, D, Draw, H, pick, tokens
+
+ODD = dict(K=48, V=100)  # no power of two: the masked variants
+
+
+def update(v_first=False, raw=True, state=FP32, index=torch.int32, rows=3, T=1, two_d=False, dtype=BF16, K=D, V=D):
+    """Row 1 is padding (slot -1); slots of the pool are separated by a gap."""
+
+    def build(device):
+        r = Draw(device)
+        x = dict(q=r.normal(rows, T, H, K, dtype=dtype), k=r.normal(rows, T, H, K, dtype=dtype), v=r.normal(rows, T, HV, V, dtype=dtype))
+        if raw:
+            x |= dict(A_log=r.normal(HV), a=r.normal(rows, T, HV, dtype=dtype), dt_bias=r.normal(HV), b=r.normal(rows, T, HV, dtype=dtype))
+        else:
+            x |= dict(g=-0.1 * r.normal(rows, T, HV).abs(), beta=r.normal(rows, T, HV).sigmoid())
+        slots = 3 + rows * (T if two_d else 1)
+        x["ssm_pool"] = r.normal(slots, 2, HV, *((V, K) if v_first else (K, V)), scale=0.1).to(state)[:, 1]
+        if two_d:
+            x |= dict(ssm_indices=r.ints([[1 + n * T + t for t in range(T)] for n in range(rows)], index))
+            x |= dict(num_accepted_tokens=r.ints([1 + n % T for n in range(rows)], torch.int32))
+        else:
+            x |= dict(ssm_indices=r.ints([-1 if n == 1 else slots - 1 - n for n in range(rows)], index))
+        missing = ("g", "beta") if raw else ("A_log", "a", "dt_bias", "b")
+        return x | dict.fromkeys(missing) | dict(use_qk_l2norm_in_kernel=True, state_v_first=v_first)
+
+    return build
+
+
+def verify(v_first=True, tree=False, state=BF16, K=D, V=D):
+    """Target verify: the pool is only read, every step's state goes to a buffer; rows of a draft tree or of a chain."""
+
+    def build(device):
+        args, r = update(v_first, T=4, state=state, K=K, V=V)(device), Draw(device, 1)
+        last = args["ssm_pool"].shape[1:]
+        args |= dict(
+            intermediate_states=r.normal(4, 4, *last, scale=0.1).to(state), intermediate_indices=r.ints([3, 0, 1]), update_state=False
+        )
+        return args | (dict(parents=r.ints([[-1, 0, 0, 1]] * 3, torch.int32)) if tree else {})
+
+    return build
+
+
+def update_packed(index=torch.int64):
+    """Packed tokens, raw gates, states read from one slot and written to another, some rows new requests."""
+
+    def build(device):
+        x, r, N = tokens(device, True)
+        T = x["v"].shape[1]
+        args = pick(x, "q", "k", "v", "cu_seqlens", g=None, beta=None, A_log=r.normal(HV), dt_bias=r.normal(HV))
+        args |= dict(a=r.normal(1, T, HV, dtype=BF16), b=r.normal(1, T, HV, dtype=BF16), ssm_pool=r.normal(12, HV, D, D, scale=0.1))
+        args |= dict(ssm_indices=r.ints([2, 4, 6, 8, 10], index), ssm_write_indices=r.ints([3, 5, 0, 9, 11], index))
+        return args | dict(has_initial_state=r.ints([1, 0, 0, 1, 1], torch.bool), use_qk_l2norm_in_kernel=True, min_slot=1)
+
+    return build
+
+
+RECURRENT = {
+    "fused_recurrent_gated_delta_rule_update": [
+        update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),
+        update(dtype=FP16, **ODD), update_packed(), update(T=4, two_d=True, v_first=True), update(T=2, two_d=True, state=BF16, **ODD),
+        verify(), verify(tree=True), verify(v_first=False, tree=True, state=FP32, **ODD),
+    ],
+}  # fmt: skip
