@@ -38,12 +38,13 @@ Tensor fused_recurrent_gated_delta_rule_update(
   } else {
     checks.that(g.defined(), "g", "a tensor, or raw gates (A_log, a, dt_bias, b)", "None");
   }
-  checks.gate("g", g, {s.B, s.T, s.HV}, q.dtype)
-      .gate("beta", beta, {s.B, s.T, s.HV}, q.dtype)
-      .gate("A_log", A_log, {s.HV}, q.dtype)
-      .gate("a", a, {s.B, s.T, s.HV}, q.dtype)
+  for (const auto& [name, t] : {std::pair("g", &g), std::pair("beta", &beta), std::pair("a", &a), std::pair("b", &b)})
+    if (t->dim == 4)
+      checks.gate(name, *t, {s.B, s.T, s.H, s.ratio()}, q.dtype);
+    else
+      checks.gate(name, *t, {s.B, s.T, s.HV}, q.dtype);
+  checks.gate("A_log", A_log, {s.HV}, q.dtype)
       .gate("dt_bias", dt_bias, {s.HV}, q.dtype)
-      .gate("b", b, {s.B, s.T, s.HV}, q.dtype)
       .pool("ssm_pool", pool, {-1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
             {DType::fp32, DType::bf16, DType::fp16});
   slots.check(checks, s, state_v_first);
@@ -54,13 +55,15 @@ Tensor fused_recurrent_gated_delta_rule_update(
   checks.done();
 
   // pick
-  const auto kernel = pick_recurrent(op, s, q, pool, state_v_first, slots.steps, slots.spec());
+  const auto kernel = pick_recurrent(op, s, q.device, pool, state_v_first, slots.steps, slots.spec());
 
   // launch
   Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
-  FusedRecurrentArgs args = recurrent_args(s, q, k, v, cu_seqlens, o, scale, use_qk_l2norm_in_kernel, kernel);
-  args.g = gate_arg(raw ? a : g, s.packed), args.beta = gate_arg(raw ? b : beta, s.packed);
-  args.A_log = gate_arg(A_log, s.packed), args.dt_bias = gate_arg(dt_bias, s.packed);
+  FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, use_qk_l2norm_in_kernel, kernel);
+  args.q = rows_arg(q, s.packed), args.k = rows_arg(k, s.packed), args.v = rows_arg(v, s.packed);
+  args.cu_seqlens = index_arg(cu_seqlens), args.o = View(o).data;
+  const auto gate = [&](const View& t) { return gate_arg(t, s.packed, s.ratio(), t.dim == 4); };
+  args.g = gate(raw ? a : g), args.beta = gate(raw ? b : beta), args.A_log = gate(A_log), args.dt_bias = gate(dt_bias);
   args.h0 = pool.data, args.h0_stride = pool.stride(0);
   args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
   args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);

@@ -22,6 +22,11 @@ struct RecurrentSizes {
         V(v.size(3)),
         N(cu_seqlens.defined() ? std::max<int64_t>(cu_seqlens.size(0), 1) - 1 : B),
         packed(cu_seqlens.defined()) {}
+  // One token a row.
+  RecurrentSizes(int64_t B, int64_t H, int64_t K, int64_t HV, int64_t V)
+      : B(B), T(1), H(H), K(K), HV(HV), V(V), N(B), packed(false) {}
+
+  int64_t ratio() const { return H >= 1 ? HV / H : 0; }
 };
 
 inline Checks& check_tokens(Checks& checks, const RecurrentSizes& s, const View& q, const View& k, const View& v,
@@ -100,7 +105,7 @@ inline bool states_aligned(const View& t) {
 }
 
 // The kernel for these sizes. Aligned states have whole rows and are read and written 16 bytes at a time.
-inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const RecurrentSizes& s, const View& q,
+inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const RecurrentSizes& s, Device device,
                                                        const View& h0, bool state_v_first, const View& steps = {},
                                                        bool spec = false) {
   const DType S = h0.defined() ? h0.dtype : DType::fp32;
@@ -112,27 +117,23 @@ inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const Rec
   // many, and earlier with half the bytes a column. The sums, and so the bits, are the same.
   const bool wide = single && state_v_first && BK == 128 && s.N * s.HV >= (S == DType::fp32 ? 4096 : 1024);
   return pick<kernels::fused_recurrent>(
-      op, q.device,
+      op, device,
       {.S = S, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single, .WIDE = wide, .SPEC = spec});
 }
 
-// The arguments that every op has; gates and where states are read and written are the op's own. A block holds BV *
-// WARPS columns of V of one head of one sequence.
-inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, const View& q, const View& k, const View& v,
-                                         const View& cu_seqlens, const Tensor& o, std::optional<double> scale,
-                                         bool l2norm, const Picked<kernels::fused_recurrent>& kernel) {
+// The arguments that every op has; tokens, gates and where states are read and written are the op's own. A block holds
+// BV * WARPS columns of V of one head of one sequence.
+inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, DType dtype, std::optional<double> scale, bool l2norm,
+                                         const Picked<kernels::fused_recurrent>& kernel) {
   const int64_t head_blocks = ceil_div(s.V, kernel.tiles.BV * kernel.tiles.WARPS);
   FusedRecurrentArgs a{};
-  a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);
-  a.cu_seqlens = index_arg(cu_seqlens);
-  a.o = View(o).data;
-  a.head_blocks = divisor(head_blocks), a.heads = divisor(s.HV), a.ratio = divisor(s.HV / s.H);
+  a.head_blocks = divisor(head_blocks), a.heads = divisor(s.HV), a.ratio = divisor(s.ratio());
   a.n_head_blocks = static_cast<int32_t>(head_blocks);
   a.N = static_cast<int32_t>(s.N), a.T = static_cast<int32_t>(s.T);
   a.HV = static_cast<int32_t>(s.HV), a.K = static_cast<int32_t>(s.K), a.V = static_cast<int32_t>(s.V);
-  a.KV = a.K * a.V, a.o_stride = a.HV * a.V;
+  a.KV = a.K * a.V, a.group = static_cast<int32_t>(s.ratio()), a.o_stride = s.HV * s.V;
   a.scale = static_cast<float>(scale.value_or(1 / std::sqrt(static_cast<double>(s.K))));
-  a.dtype = static_cast<int32_t>(q.dtype);
+  a.dtype = static_cast<int32_t>(dtype);
   a.l2norm = l2norm;
   a.spec.most_tokens = INT32_MAX;
   return a;

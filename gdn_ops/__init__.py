@@ -9,7 +9,11 @@ from gdn_ops.kkt import chunk_kkt_solve, chunk_local_cumsum, chunk_scaled_dot_kk
 from gdn_ops.norm import fused_gdn_gating, gated_rmsnorm, l2norm
 from gdn_ops.pool import copy_slots, gather_states, scatter_accepted_states, scatter_states, zero_slots
 from gdn_ops.projection import fused_post_conv_prep, split_qkvzba
-from gdn_ops.recurrent import fused_recurrent_gated_delta_rule, fused_recurrent_gated_delta_rule_update
+from gdn_ops.recurrent import (
+    fused_recurrent_gated_delta_rule,
+    fused_recurrent_gated_delta_rule_packed_decode,
+    fused_recurrent_gated_delta_rule_update,
+)
 from gdn_ops.spec import NONE, SIGMOID, SILU
 
 tracing.register()
@@ -28,6 +32,7 @@ __all__ = [
     "chunk_gated_delta_rule",
     "fused_gdn_gating",
     "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_gated_delta_rule_packed_decode",
     "fused_recurrent_gated_delta_rule_update",
     "gated_rmsnorm",
     "l2norm",

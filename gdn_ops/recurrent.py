@@ -82,7 +82,8 @@ def fused_recurrent_gated_delta_rule_update(
     Args:
         q, k, v, scale, cu_seqlens, use_qk_l2norm_in_kernel: see ``fused_recurrent_gated_delta_rule``.
         g, beta: ``[B, T, HV]``, fp32 or q's dtype; ``beta=None`` is ones. None both with raw gates.
-        A_log, dt_bias: ``[HV]``; a, b: ``[B, T, HV]``; fp32 or q's dtype. All four or none.
+        A_log, dt_bias: ``[HV]``; a, b: ``[B, T, HV]``; fp32 or q's dtype. All four or none. g, beta, a and b may also be
+            ``[B, T, H, HV // H]``, any strides: views of a projection whose columns are grouped by key head.
         ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16. Any slot stride, the
             rest contiguous: a pool is never copied. Changed in place.
         ssm_indices: ``[N]`` or ``[N, S + 1]``, int32 or int64, any strides: each sequence's slot, or one slot a token: the sequence
@@ -122,3 +123,42 @@ def fused_recurrent_gated_delta_rule_update(
         intermediate_states, intermediate_indices, parents, has_initial_state, update_state, scale, use_qk_l2norm_in_kernel,
         state_v_first, min_slot,
     )  # fmt: skip
+
+
+def fused_recurrent_gated_delta_rule_packed_decode(
+    mixed_qkv: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    A_log: torch.Tensor,
+    dt_bias: torch.Tensor,
+    scale: float | None,
+    ssm_pool: torch.Tensor,
+    out: torch.Tensor,
+    ssm_indices: torch.Tensor,
+    use_qk_l2norm_in_kernel: bool = False,
+    state_v_first: bool = False,
+    min_slot: int = 0,
+) -> None:
+    """Decode of one token a row from packed rows ``[q | k | v]``; ``out`` and the pool are changed in place.
+
+    ``fused_recurrent_gated_delta_rule_update`` with T = 1 and raw gates. HV is A_log's size, K and V the pool's, and H follows
+    from the ``D = 2 * H * K + HV * V`` columns.
+
+    Args:
+        mixed_qkv: ``[B, D]``, bf16, fp16 or fp32; unit stride in the last dimension, any row stride.
+        a, b: ``[B, HV]`` or, grouped by key head, ``[B, H, HV // H]``; A_log, dt_bias: ``[HV]``; fp32 or mixed_qkv's dtype, any
+            strides.
+        scale: of q; None: ``K ** -0.5``.
+        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16, any slot stride.
+        out: ``[B, 1, HV, V]`` or ``[B, HV, V]`` in mixed_qkv's dtype, any row stride. Zeros for padded rows.
+        ssm_indices: ``[B]``, int32 or int64; a slot below ``min_slot`` or past the pool marks padding.
+        use_qk_l2norm_in_kernel, state_v_first, min_slot: see ``fused_recurrent_gated_delta_rule_update``.
+
+    Raises:
+        RuntimeError: wrong rank, size, dtype, device or stride, or an input requires a gradient.
+
+    Source: ``fused_recurrent_gated_delta_rule_packed_decode`` of SGLang and vLLM.
+    """
+    _ops.fused_recurrent_gated_delta_rule_packed_decode(
+        mixed_qkv, a, b, A_log, dt_bias, scale, ssm_pool, out, ssm_indices, use_qk_l2norm_in_kernel, state_v_first, min_slot
+    )

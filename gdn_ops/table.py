@@ -321,6 +321,16 @@ TABLE = (
         kernels=(FUSED_RECURRENT,),
     ),
     Op(
+        name="fused_recurrent_gated_delta_rule_packed_decode",
+        schema="(Tensor mixed_qkv, Tensor a, Tensor b, Tensor A_log, Tensor dt_bias, float? scale, Tensor(a!) ssm_pool, "
+        "Tensor(b!) out, Tensor ssm_indices, bool use_qk_l2norm_in_kernel=False, bool state_v_first=False, SymInt min_slot=0) -> ()",
+        shapes={"mixed_qkv": "B D"},
+        outputs=(),
+        dtypes="bf16 fp16 fp32",
+        replaces="SGLang and vLLM fused_recurrent_gated_delta_rule_packed_decode",
+        kernels=(FUSED_RECURRENT,),
+    ),
+    Op(
         name="chunk_fwd_h",
         schema="(Tensor k, Tensor w, Tensor u, Tensor? g=None, Tensor? initial_state=None, bool output_final_state=False, "
         "SymInt chunk_size=64, bool save_new_value=True, Tensor? cu_seqlens=None, bool state_v_first=False, float? gate_base=None) "

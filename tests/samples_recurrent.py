@@ -57,7 +57,27 @@ def update_packed(index=torch.int64):
     return build
 
 
+def packed_decode(v_first=True, state=FP32, dtype=BF16, K=D, V=D, grouped=False):
+    """Rows of a projection with a and b behind them; row 1 is padding."""
+
+    def build(device):
+        r, width = Draw(device), 2 * H * K + HV * V
+        wide = r.normal(3, width + 2 * HV, dtype=dtype)
+        a, b = wide[:, width : width + HV], wide[:, width + HV :]
+        if grouped:
+            a, b = wide[:, width:].unflatten(1, (H, -1)).split(HV // H, -1)
+        args = dict(mixed_qkv=wide[:, :width], a=a, b=b, A_log=r.normal(HV), dt_bias=r.normal(HV), scale=None)
+        args |= dict(ssm_pool=r.normal(5, HV, *((V, K) if v_first else (K, V)), scale=0.1).to(state))
+        args |= dict(out=torch.zeros(3, 1, HV, V, dtype=dtype, device=device), ssm_indices=r.ints([4, -1, 1], torch.int32))
+        return args | dict(use_qk_l2norm_in_kernel=True, state_v_first=v_first)
+
+    return build
+
+
 RECURRENT = {
+    "fused_recurrent_gated_delta_rule_packed_decode": [
+        packed_decode(), packed_decode(grouped=True), packed_decode(False, BF16, FP16, **ODD),
+    ],
     "fused_recurrent_gated_delta_rule_update": [
         update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),
         update(dtype=FP16, **ODD), update_packed(), update(T=4, two_d=True, v_first=True), update(T=2, two_d=True, state=BF16, **ODD),

@@ -17,10 +17,11 @@ int64_t offset(const RowsArg& x, int64_t row, int64_t t, int64_t h) {
   return row * x.stride_r + t * x.stride_t + h * x.stride_h;
 }
 
+// Of value head j of key head h.
 template <class T>
-float gate(const GateArg& x, int64_t row, int64_t t, int64_t h, float missing) {
+float gate(const GateArg& x, int64_t row, int64_t t, int64_t h, int64_t j, float missing) {
   if (x.at.data == nullptr) return missing;
-  const int64_t at = offset(x.at, row, t, h);
+  const int64_t at = offset(x.at, row, t, j) + h * x.stride_g;
   return x.dtype == kFP32 ? static_cast<const float*>(x.at.data)[at]
                           : static_cast<float>(static_cast<const T*>(x.at.data)[at]);
 }
@@ -28,10 +29,12 @@ float gate(const GateArg& x, int64_t row, int64_t t, int64_t h, float missing) {
 // g and beta of a token, given or raw.
 template <class T>
 std::pair<float, float> gates(const FusedRecurrentArgs& a, int64_t row, int64_t t, int64_t hv) {
-  const float g = gate<T>(a.g, row, t, hv, 0), beta = gate<T>(a.beta, row, t, hv, 1);
+  const int64_t h = hv / a.group, j = hv % a.group;
+  const float g = gate<T>(a.g, row, t, h, j, 0), beta = gate<T>(a.beta, row, t, h, j, 1);
   if (a.A_log.at.data == nullptr) return {g, beta};
-  const float x = g + gate<T>(a.dt_bias, 0, 0, hv, 0);
-  return {-std::exp(gate<T>(a.A_log, 0, 0, hv, 0)) * (x > 20 ? x : std::log1p(std::exp(x))), 1 / (1 + std::exp(-beta))};
+  const float x = g + gate<T>(a.dt_bias, 0, 0, h, j, 0);
+  return {-std::exp(gate<T>(a.A_log, 0, 0, h, j, 0)) * (x > 20 ? x : std::log1p(std::exp(x))),
+          1 / (1 + std::exp(-beta))};
 }
 
 // x * rsqrt(sum x^2 + 1e-6) * scale where asked for, in float32.

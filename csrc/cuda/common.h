@@ -35,9 +35,11 @@ struct RowsArg {
   int64_t stride_h;
 };
 
-// A gate [B, T, HV]; not given without data.
+// A gate [B, T, HV], or [B, T, H, HV / H] as an interleaved projection has it; not given without data. Value head hv is
+// at hv / (HV / H) * stride_g + hv % (HV / H) * at.stride_h.
 struct GateArg {
   RowsArg at;
+  int64_t stride_g;  // of a key head's group: HV / H * at.stride_h where value heads lie evenly
   int32_t dtype;
 };
 

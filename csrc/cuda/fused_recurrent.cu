@@ -206,8 +206,9 @@ struct Source {
     q = row * a.q.stride_r + h * a.q.stride_h;
     k = row * a.k.stride_r + h * a.k.stride_h;
     v = row * a.v.stride_r + hv * a.v.stride_h;
-    g = row * a.g.at.stride_r + hv * a.g.at.stride_h + lane_zero();
-    beta = row * a.beta.at.stride_r + hv * a.beta.at.stride_h + lane_zero();
+    const uint32_t j = hv - h * a.group;  // in its group
+    g = row * a.g.at.stride_r + h * a.g.stride_g + j * a.g.at.stride_h + lane_zero();
+    beta = row * a.beta.at.stride_r + h * a.beta.stride_g + j * a.beta.at.stride_h + lane_zero();
   }
 
   template <class Bits>
@@ -439,7 +440,7 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
     const float s_k = upper ? other : mine, s_q = upper ? mine : other;
     const float u = beta * fmaf(-decay, s_k, v);
     if (stores && now.token == now.target)
-      store_rounded(a.o, o + int64_t{now.target} * a.o_stride, fmaf(u, qk, decay * s_q), a.dtype);
+      store_rounded(a.o, o + now.target * a.o_stride, fmaf(u, qk, decay * s_q), a.dtype);
 #pragma unroll
     for (int i_v = 0; i_v < L::NV; ++i_v) {
       const float b_u = __shfl_sync(kAll, u, L::lane(i_v * (L::LK / 2 / L::NV), lanes.v));

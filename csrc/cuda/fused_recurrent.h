@@ -29,8 +29,8 @@ struct SpecArgs {
 struct FusedRecurrentArgs {
   RowsArg q, k, v;
   GateArg g, beta;         // [B, T, HV]; raw gates: a and b
-  GateArg A_log, dt_bias;  // [HV], by at.stride_h; no data: gates are given, not raw
-  void* o;                 // [B, T, HV, V], contiguous
+  GateArg A_log, dt_bias;  // [HV]; no data: gates are given, not raw
+  void* o;                 // [B, T, HV, V], tokens o_stride apart
   const void* h0;          // states read, [HV, K, V] or [HV, V, K] at slot * h0_stride; null: zeros
   void* ht;                // states written; null: none
   int64_t h0_stride;       // elements
@@ -51,9 +51,10 @@ struct FusedRecurrentArgs {
   int32_t HV;
   int32_t K;
   int32_t V;
-  int32_t KV;        // K * V
-  int32_t o_stride;  // HV * V
-  int32_t dtype;     // of q, k, v and o
+  int32_t KV;     // K * V
+  int32_t group;  // HV / H
+  int64_t o_stride;
+  int32_t dtype;  // of q, k, v and o
   float scale;
   int32_t l2norm;   // flag: q and k are normalised here
   int32_t ht_fp32;  // flag: states are written in fp32, whatever dtype they are read in

@@ -18,10 +18,12 @@ inline RowsArg rows_arg(const View& t, bool packed) {
   return {t.data, packed ? t.stride(1) : t.stride(0), t.stride(1), t.stride(2)};
 }
 
-// t [B, T, HV], or [HV].
-inline GateArg gate_arg(const View& t, bool packed) {
+// t [B, T, HV], [B, HV] or [HV]; `grouped`: [.., H, ratio] in the place of HV = H * ratio.
+inline GateArg gate_arg(const View& t, bool packed, int64_t ratio, bool grouped = false) {
   if (!t.defined()) return {};
-  return {t.dim == 1 ? RowsArg{t.data, 0, 0, t.stride(0)} : rows_arg(t, packed), static_cast<int32_t>(t.dtype)};
+  const int64_t before = t.dim - (grouped ? 2 : 1), step = t.stride(-1);
+  const RowsArg at{t.data, before == 0 ? 0 : t.stride(packed), before == 2 ? t.stride(1) : 0, step};
+  return {at, grouped ? t.stride(-2) : ratio * step, static_cast<int32_t>(t.dtype)};
 }
 
 inline Divisor divisor(int64_t d) {

@@ -63,6 +63,7 @@ def fused_recurrent_gated_delta_rule_update(
     scale=None, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
     """o, and the pool and the intermediate states as they are afterwards, in float64: what was stored is not rounded."""
+    g, beta, a, b = (x if x is None or x.dim() == 3 else x.flatten(2) for x in (g, beta, a, b))
     if A_log is not None:
         g, beta = fused_gdn_gating(*(x.detach().cpu() for x in (A_log, a, b, dt_bias)))
     pool = ssm_pool.detach().to("cpu", F64, copy=True)
@@ -96,3 +97,20 @@ def fused_recurrent_gated_delta_rule_update(
         if min_slot <= slot < len(pool):
             pool[slot] = h
     return o, pool, steps
+
+
+def fused_recurrent_gated_delta_rule_packed_decode(
+    mixed_qkv, a, b, A_log, dt_bias, scale, ssm_pool, ssm_indices, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """out ``[B, HV, V]``, and the pool afterwards."""
+    K, V = ssm_pool.shape[:1:-1] if state_v_first else ssm_pool.shape[2:]
+    HV = len(A_log)
+    H = (mixed_qkv.shape[1] - HV * V) // (2 * K)
+    q, k, v = mixed_qkv[:, None].split([H * K, H * K, HV * V], -1)
+    q, k, v = (x.unflatten(-1, (heads, -1)) for x, heads in ((q, H), (k, H), (v, HV)))
+    a, b = a.flatten(1)[:, None], b.flatten(1)[:, None]
+    o, pool, _ = fused_recurrent_gated_delta_rule_update(
+        q, k, v, None, None, A_log, a, dt_bias, b, ssm_pool, ssm_indices, scale=scale,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, state_v_first=state_v_first, min_slot=min_slot,
+    )  # fmt: skip
+    return o[:, 0], pool
