@@ -37,7 +37,8 @@ def fused_gdn_gating(
 
     Args:
         A_log, dt_bias: ``[HV]``.
-        a, b: ``[..., HV]``, up to 4 dimensions, any strides (column slices of one projection).
+        a, b: ``[..., HV]``, or ``[..., H, HV/H]`` (heads in groups, as an interleaved projection holds them), up to 4
+            dimensions, any strides (column slices of one projection).
         softplus_beta, softplus_threshold: ``softplus(x) = log(1 + exp(softplus_beta * x)) / softplus_beta``, and x itself
             where ``softplus_beta * x > softplus_threshold``.
 

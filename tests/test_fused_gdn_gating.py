@@ -40,6 +40,21 @@ def test_column_slices_of_one_projection(backend):
     check(weights[0, ::2], row.transpose(0, 1)[..., 3:9], row[:1, :, ::16].expand(2, 37, 6).transpose(0, 1), weights[1, :6])
 
 
+@pytest.mark.parametrize("H, r", [(3, 2), (16, 3), (40, 1), (1, 5)])
+def test_heads_in_groups(backend, H, r):
+    """b and a as an interleaved projection [b r | a r] per key head holds them: the same bits as from flat rows."""
+    row = guarded(torch.randn(2, 35, H, 2 * r + 1, generator=seeded(6)).to(torch.bfloat16), backend.device)
+    b, a = row[..., :r], row[..., r : 2 * r]
+    weights = guarded(torch.randn(2, H * r, generator=seeded(7)), backend.device)
+    want = gdn_ops.fused_gdn_gating(weights[0], a.flatten(2), b.flatten(2), weights[1])
+    for got in (
+        gdn_ops.fused_gdn_gating(weights[0], a, b, weights[1]),
+        [torch.stack(x) for x in zip(*(gdn_ops.fused_gdn_gating(weights[0], a[i], b[i], weights[1]) for i in range(2)))],
+    ):
+        assert all(g.shape == a.shape and g.is_contiguous() and torch.equal(g.flatten(2), w) for g, w in zip(got, want))
+    check(weights[0], a.flatten(2), b.flatten(2), weights[1])
+
+
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # of 100, in the interpreter: sigmoid(-100) = 1 / inf

@@ -1,6 +1,7 @@
 """g = -exp(A_log) * softplus(a + dt_bias), beta = sigmoid(b), in fp32.
 
-a, b [n0, n1, n2, HV] with any strides, R = n0 * n1 * n2 rows; A_log, dt_bias [HV] with any stride; g, beta contiguous
+a, b [n0, n1, n2, HV] with any strides, R = n0 * n1 * n2 rows, their heads in groups of r (slices of an interleaved projection: head
+h is at h // r * stride_g + h % r * stride_h); A_log, dt_bias [HV] with any stride; g, beta contiguous
 [R, HV] fp32. Each input is fp32 or T (kind 1 or 2, see load_gate). One program handles BR rows of BH heads.
 
 softplus(x) = log(1 + exp(softplus_beta * x)) / softplus_beta, or x where softplus_beta * x > softplus_threshold.
@@ -49,12 +50,15 @@ def fused_gdn_gating_kernel(
     a_stride_0: "i64",
     a_stride_1: "i64",
     a_stride_2: "i64",
+    a_stride_g: "i64",
     a_stride_h: "i64",
     b_stride_0: "i64",
     b_stride_1: "i64",
     b_stride_2: "i64",
+    b_stride_g: "i64",
     b_stride_h: "i64",
     HV: "i32",
+    r: "i32",
     A_kind: "i32",
     a_kind: "i32",
     b_kind: "i32",
@@ -72,8 +76,9 @@ def fused_gdn_gating_kernel(
     m_h = o_h < HV
     mask = (i_r < R)[:, None] & m_h[None, :]
     i_0, i_1, i_2 = i_r // n2 // n1, i_r // n2 % n1, i_r % n2
-    o_a = (i_0 * a_stride_0 + i_1 * a_stride_1 + i_2 * a_stride_2)[:, None] + o_h[None, :] * a_stride_h
-    o_b = (i_0 * b_stride_0 + i_1 * b_stride_1 + i_2 * b_stride_2)[:, None] + o_h[None, :] * b_stride_h
+    o_g = o_h // r
+    o_a = (i_0 * a_stride_0 + i_1 * a_stride_1 + i_2 * a_stride_2)[:, None] + (o_g * a_stride_g + (o_h - o_g * r) * a_stride_h)[None, :]
+    o_b = (i_0 * b_stride_0 + i_1 * b_stride_1 + i_2 * b_stride_2)[:, None] + (o_g * b_stride_g + (o_h - o_g * r) * b_stride_h)[None, :]
 
     b_A = load_gate(A_log, o_h * A_stride, m_h, A_kind == 1, half)  # [BH]
     b_dt = load_gate(dt_bias, o_h * dt_stride, m_h, dt_kind == 1, half)  # [BH]

@@ -14,9 +14,9 @@ void fused_gdn_gating(const kernels::fused_gdn_gating::Keys& keys, const kernels
       const int64_t o_b = i_0 * a.b_stride_0 + i_1 * a.b_stride_1 + i_2 * a.b_stride_2;
       for (int64_t h = 0; h < a.HV; ++h) {
         const float A = load_gate<T>(a.A_log, h * a.A_stride, a.A_kind, 0);
-        const float x = load_gate<T>(a.a, o_a + h * a.a_stride_h, a.a_kind, 0) +
+        const float x = load_gate<T>(a.a, o_a + h / a.r * a.a_stride_g + h % a.r * a.a_stride_h, a.a_kind, 0) +
                         load_gate<T>(a.dt_bias, h * a.dt_stride, a.dt_kind, 0);
-        const float b = load_gate<T>(a.b, o_b + h * a.b_stride_h, a.b_kind, 0);
+        const float b = load_gate<T>(a.b, o_b + h / a.r * a.b_stride_g + h % a.r * a.b_stride_h, a.b_kind, 0);
         const float bx = a.softplus_beta * x;
         const float softplus = bx > a.softplus_threshold
                                    ? x
