@@ -84,6 +84,14 @@ CONV = Kernel(
     hot=True,
 )
 
+GATED_RMSNORM_FP8 = Kernel(
+    name="gated_rmsnorm_fp8",
+    source="csrc/cuda/gated_rmsnorm_fp8.cu",
+    keys={"T": FLOAT, "ALIGNED": (True, False)},
+    tune=lambda v, arch: dict(warps=4, THREADS=128, WARPS=4),
+    tiles=("THREADS", "WARPS"),
+    hot=lambda v: v["ALIGNED"],
+)
 # Every op on a pool of slots is one kernel, which moves bytes; dtypes and unit sizes are arguments.
 MOVE_SLOTS = Kernel(
     name="move_slots",
@@ -203,9 +211,9 @@ TABLE = (
     Op(
         name="gated_rmsnorm",
         schema="(Tensor x, Tensor weight, Tensor? z=None, float eps=1e-6, SymInt activation=1, bool norm_before_gate=True,"
-        " SymInt group_size=0, bool hf_rounding=False) -> Tensor",
+        " SymInt group_size=0, bool hf_rounding=False, Tensor? out_scale=None) -> Tensor",
         shapes={"x": "... D"},
-        outputs=(Out("y", like="x"),),
+        outputs=(Out("y", like="x", dtype=lambda args: "x" if args["out_scale"] is None else "fp8"),),
         dtypes="bf16 fp16 fp32",
         replaces="the gated RMSNorm of FLA, LightLLM, SGLang, vLLM, transformers",
         kernels=(
@@ -217,7 +225,26 @@ TABLE = (
                 tune=lambda v, arch: dict(warps=4, stages=1, BR=4096 // v["BD"] if v["ALIGNED"] else 8),
                 tiles=("BR",),
             ),
+            GATED_RMSNORM_FP8,
         ),
+    ),
+    Op(
+        name="gated_rmsnorm_fp8",
+        schema="(Tensor x, Tensor weight, Tensor? z=None, float eps=1e-6, SymInt activation=1, bool norm_before_gate=True,"
+        " SymInt group_size=0, bool hf_rounding=False, SymInt quant_group=0) -> (Tensor, Tensor)",
+        shapes={"x": "... D"},
+        outputs=(
+            Out("y", like="x", dtype="fp8"),
+            Out(
+                "scales",
+                like="x",
+                dtype="fp32",
+                resized=lambda args: (-1, args["x"].shape[-1] // (args["quant_group"] or args["group_size"] or args["x"].shape[-1])),
+            ),
+        ),
+        dtypes="bf16 fp16 fp32",
+        replaces="the gated RMSNorm of SGLang and vLLM and the per-token-group fp8 quantisation after it",
+        kernels=(GATED_RMSNORM_FP8,),
     ),
     Op(
         name="chunk_local_cumsum",

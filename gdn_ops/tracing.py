@@ -44,7 +44,8 @@ def letters(op: Op, args: dict) -> dict:
 
 
 def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tensor:
-    dtype = _DTYPES.get(out.dtype) or next((args[name] for name in out.dtype.split() if args[name] is not None), None)
+    name = out.dtype(args) if callable(out.dtype) else out.dtype
+    dtype = _DTYPES.get(name) or next((args[n] for n in name.split() if args[n] is not None), None)
     dtype = dtype.dtype if isinstance(dtype, torch.Tensor) else dtype
     if out.like:
         model = args[out.like]

@@ -99,6 +99,14 @@ def pools(dtype=FP32, layers=(3,), slot=(HV, D, 32), channels_last=False, states
     return build
 
 
+def norm_fp8(scale=False, **more):
+    def build(device):
+        args = norm(**{n: v for n, v in more.items() if n != "quant_group"})(device)
+        return args | (dict(out_scale=torch.tensor([0.02], device=device)) if scale else dict(quant_group=more.get("quant_group", 0)))
+
+    return build
+
+
 def l2(*shape, dtype=BF16):
     return lambda device: dict(x=Draw(device).normal(*shape, dtype=dtype))
 
@@ -131,7 +139,8 @@ SAMPLES = {
     "fused_gdn_gating": [gating(), gating(FP32)],
     "split_qkvzba": [projections(), projections(interleaved=True), projections(FP16, one_row=True, K=48, V=100), projections(FP32, True, True)],
     "fused_post_conv_prep": [post_conv(), post_conv(FP16, grouped=True, **ODD), post_conv(FP32, K=64)],
-    "gated_rmsnorm": [norm(), norm(gated=False), norm(dtype=FP32, width=96)],
+    "gated_rmsnorm": [norm(), norm(gated=False), norm(dtype=FP32, width=96), norm_fp8(True), norm_fp8(True, dtype=FP16, width=96)],
+    "gated_rmsnorm_fp8": [norm_fp8(), norm_fp8(dtype=FP16, width=256, quant_group=128), norm_fp8(dtype=FP32, width=96, quant_group=48)],
     "copy_slots": [
         pools(src_indices=[5, 0, 3, -1], dst_indices=[1, 2, 4, 3], mask="mask"),
         pools(BF16, (3,), (192, 3), True, src_indices=[5, 0], dst_indices=[[1, 2], [4, 6]]),

@@ -72,6 +72,20 @@ def test_columns_of_wider_rows(backend, width, start):
     check(x[:, :, :1].expand(2, 3, 3, width), weight, z, RMS[torch.bfloat16])
 
 
+@pytest.mark.parametrize("H, r, width", [(3, 2, 128), (2, 3, 24), (1, 4, 64), (4, 1, 128)])
+def test_gate_in_groups(backend, H, r, width):
+    """z as an interleaved projection [q k v z] per key head holds it: the same bits as from a copy."""
+    row = guarded(torch.randn(2, 5, H, 2 * r * width + 16, generator=seeded(21)).to(torch.bfloat16), backend.device)
+    z = row[..., r * width + 16 :].unflatten(-1, (r, width))  # [2, 5, H, r, width]
+    x = guarded(torch.randn(2, 5, H * r, width, generator=seeded(22)).to(torch.bfloat16), backend.device)
+    weight = guarded(torch.randn(width, generator=seeded(23)), backend.device)
+    want = gdn_ops.gated_rmsnorm(x, weight, z.reshape(x.shape))
+    assert torch.equal(gdn_ops.gated_rmsnorm(x, weight, z), want)
+    assert torch.equal(gdn_ops.gated_rmsnorm(x[0], weight, z[0]), want[0])
+    got = gdn_ops.gated_rmsnorm(x.transpose(0, 1).contiguous(), weight, z.transpose(0, 1)) if r == 1 or H == 1 else want.transpose(0, 1)
+    assert torch.equal(got, want.transpose(0, 1))
+
+
 @pytest.mark.parametrize("width", [128, 100])
 def test_epsilon_zero_rows_and_large_fp16(backend, width):
     w = torch.ones(width, device=backend.device)
@@ -122,6 +136,11 @@ def test_refusals(backend):
         ((x, w), dict(group_size=4), "group_size: expected 0 or a divisor of x's last size, got 4"),
         ((x, w), dict(activation=3), r"activation: expected 0 \(none\), 1 \(silu\) or 2 \(sigmoid\), got 3"),
         ((x, w, x.clone().requires_grad_()), {}, "z: expected no gradient"),
+        ((x, w, x.view(4, 2, 3)), {}, "z: expected the shape of x with its second-last dimension in groups"),
+        ((x.view(2, 2, 6), w, x.view(1, 4, 1, 6)), {}, "z: expected the shape of x with its second-last"),
+        ((x.new_zeros(2, 2, 4, 6), w, x.new_zeros(2, 2, 2, 2, 6).permute(1, 0, 3, 2, 4)), {}, "z: expected leading dimensions that are three at most"),
+        ((x, w), dict(out_scale=w), r"out_scale: expected one number, got \[6\]"),
+        ((x, w), dict(out_scale=w[:1].double()), "out_scale: expected fp32, got another dtype"),
         ((x.double(), w), {}, "x: expected bf16 or fp16 or fp32, got another dtype"),
     ]  # fmt: skip
     for args, options, text in cases:

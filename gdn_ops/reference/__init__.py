@@ -12,6 +12,7 @@ from gdn_ops.reference.layer import (  # noqa: F401
     fused_gdn_gating,
     fused_post_conv_prep,
     gated_rmsnorm,
+    gated_rmsnorm_fp8,
     split_qkvzba,
 )
 from gdn_ops.reference.pool import copy_slots, gather_states, scatter_accepted_states, scatter_states, zero_slots  # noqa: F401

@@ -46,12 +46,23 @@ def fused_gdn_gating(A_log, a, b, dt_bias, softplus_beta=1.0, softplus_threshold
     return g, torch.sigmoid(b.to(F64))
 
 
-def gated_rmsnorm(x, weight, z=None, eps=1e-6, activation=1, norm_before_gate=True, group_size=0):
+def gated_rmsnorm(x, weight, z=None, eps=1e-6, activation=1, norm_before_gate=True, group_size=0, out_scale=None):
+    """y; with ``out_scale`` what is rounded to fp8."""
     x, weight = x.to(F64), weight.to(F64)
-    z = torch.ones_like(x) if z is None else [lambda z: z, torch.nn.functional.silu, torch.sigmoid][activation](z.to(F64))
+    act = [lambda z: z, torch.nn.functional.silu, torch.sigmoid][activation]
+    z = torch.ones_like(x) if z is None else act(z.reshape(x.shape).to(F64))
     groups = (x if norm_before_gate else x * z).unflatten(-1, (-1, group_size or x.shape[-1]))
     y = (groups * torch.rsqrt((groups * groups).mean(-1, keepdim=True) + eps)).flatten(-2) * weight
-    return y * z if norm_before_gate else y
+    y = y * z if norm_before_gate else y
+    return y if out_scale is None else (y / out_scale.to(F64)).clamp(-448, 448)
+
+
+def gated_rmsnorm_fp8(*args, group_size=0, quant_group=0, **options) -> tuple[torch.Tensor, torch.Tensor]:
+    """What is rounded to fp8, and the scales."""
+    y = gated_rmsnorm(*args, group_size=group_size, **options)
+    groups = y.unflatten(-1, (-1, quant_group or group_size or y.shape[-1]))
+    scales = groups.abs().amax(-1).clamp_min(1e-10) / 448
+    return (groups / scales[..., None]).flatten(-2), scales
 
 
 def split_qkvzba(mixed, ba, H, HV, K, V, interleaved=False) -> tuple[torch.Tensor, ...]:
