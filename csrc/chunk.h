@@ -9,13 +9,26 @@ namespace gdn {
 
 // Where the states of a call are read and stored, and what a pool adds.
 struct ChunkStates {
-  View h0;                             // [N or slots, HV, S0, S1]; not defined: zeros
-  View ht;                             // the same shape, contiguous but for the first stride; not defined: not stored
-  View slots, has_state;               // on a pool: [N]
-  View checkpoints, checkpoint_slots;  // [slots, HV, S0, S1], [N, M]
-  View prefix;                         // [N]
+  View h0 = {};                                  // [N or slots, HV, S0, S1]; not defined: zeros
+  View ht = {};                                  // of the same shape; not defined: not stored
+  View slots = {}, has_state = {};               // on a pool: [N]
+  View checkpoints = {}, checkpoint_slots = {};  // [slots, HV, S0, S1], [N, M]
+  View prefix = {};                              // [N]
   int64_t min_slot = 0, every = 64;
   bool v_first = false;
+
+  void check_checkpoints(Checks& checks, const RecurrentSizes& s) const {
+    if (prefix.defined()) checks.index("prefix_lens", prefix, {s.N});
+    if (!checkpoints.defined()) {
+      checks.that(!checkpoint_slots.defined(), "checkpoints", "a tensor with checkpoint_indices", "None");
+      return;
+    }
+    checks
+        .pool("checkpoints", checkpoints, {-1, s.HV, v_first ? s.V : s.K, v_first ? s.K : s.V},
+              {DType::fp32, DType::bf16, DType::fp16})
+        .index("checkpoint_indices", checkpoint_slots, {s.N, -1})
+        .that(every >= 64 && every % 64 == 0, "checkpoint_every", "a multiple of 64", every);
+  }
 };
 
 // Chunks serve head sizes of 64 and 128 and 16-byte rows; the token loop serves all else, and the CPU.
@@ -87,6 +100,35 @@ inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View&
   }
   rec.launch(s.N * s.HV * ceil_div(s.V, BV), b);
   return o_;
+}
+
+// The same on a pool by the token loop.
+inline Tensor recurrent_on_pool(const char* op, const RecurrentSizes& s, const View& q, const View& k, const View& v,
+                                const View& g, const View& beta, const View& cu_seqlens, std::optional<double> scale,
+                                bool l2norm, const ChunkStates& states) {
+  const View &pool = states.h0, &to = states.checkpoint_slots;
+  const auto kernel = pick_recurrent(op, s, q.device, pool, states.v_first, {}, states.checkpoints.defined());
+  Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  FusedRecurrentArgs a = recurrent_args(s, q.dtype, scale, l2norm, kernel);
+  a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);
+  a.cu_seqlens = index_arg(cu_seqlens), a.o = View(o).data;
+  a.g = gate_arg(g, s.packed, s.ratio()), a.beta = gate_arg(beta, s.packed, s.ratio());
+  a.h0 = pool.data, a.h0_stride = pool.stride(0);
+  a.ht = states.ht.data, a.ht_stride = pool.stride(0);
+  a.slots = pool.size(0), a.min_slot = std::max<int64_t>(states.min_slot, 0);
+  a.read = index_arg(states.slots);
+  a.has_state = static_cast<const uint8_t*>(states.has_state.data), a.has_state_stride = states.has_state.stride(0);
+  a.spec.checkpoints = {.data = states.checkpoints.data,
+                        .prefix = index_arg(states.prefix),
+                        .slots = index_arg(to),
+                        .slots_step = to.stride(1) * (to.dtype == DType::i64 ? 2 : 1),
+                        .columns = to.size(1),
+                        .every = states.every,
+                        .stride = states.checkpoints.stride(0),
+                        .n_slots = states.checkpoints.size(0),
+                        .dtype = static_cast<int32_t>(states.checkpoints.dtype)};
+  launch_recurrent(kernel, s, a);
+  return o;
 }
 
 }  // namespace gdn

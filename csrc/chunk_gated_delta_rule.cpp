@@ -33,9 +33,7 @@ std::tuple<Tensor, Tensor> chunk_gated_delta_rule(const Tensor& q_, const Tensor
   // launch
   Tensor ht =
       output_final_state ? empty({s.N, s.HV, S0, S1}, DType::fp32, q.device) : empty({0}, DType::fp32, q.device);
-  ChunkStates states;
-  states.h0 = h0, states.v_first = state_v_first;
-  if (output_final_state) states.ht = View(ht);
+  const ChunkStates states{.h0 = h0, .ht = output_final_state ? View(ht) : View(), .v_first = state_v_first};
   Tensor o = chunk_forward(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states);
   return {o, ht};
 }

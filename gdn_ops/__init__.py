@@ -2,7 +2,7 @@
 
 from gdn_ops import tracing
 from gdn_ops._library import build_info, warmup
-from gdn_ops.chunk import chunk_fwd_h, chunk_fwd_o, chunk_gated_delta_rule, recompute_w_u
+from gdn_ops.chunk import chunk_fwd_h, chunk_fwd_o, chunk_gated_delta_rule, chunk_gated_delta_rule_update, recompute_w_u
 from gdn_ops.conv import causal_conv1d_fn, causal_conv1d_update
 from gdn_ops.index import prepare_chunk_indices, prepare_chunk_offsets, prepare_lens
 from gdn_ops.kkt import chunk_kkt_solve, chunk_local_cumsum, chunk_scaled_dot_kkt, solve_tril
@@ -30,6 +30,7 @@ __all__ = [
     "chunk_fwd_h",
     "chunk_fwd_o",
     "chunk_gated_delta_rule",
+    "chunk_gated_delta_rule_update",
     "fused_gdn_gating",
     "fused_recurrent_gated_delta_rule",
     "fused_recurrent_gated_delta_rule_packed_decode",

@@ -157,3 +157,59 @@ def chunk_gated_delta_rule(
     return _ops.chunk_gated_delta_rule(
         q, k, v, g, beta, scale, initial_state, output_final_state, cu_seqlens, use_qk_l2norm_in_kernel, state_v_first
     )
+
+
+def chunk_gated_delta_rule_update(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    g: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    ssm_pool: torch.Tensor,
+    ssm_indices: torch.Tensor,
+    has_initial_state: torch.Tensor | None = None,
+    cu_seqlens: torch.Tensor | None = None,
+    scale: float | None = None,
+    use_qk_l2norm_in_kernel: bool = False,
+    state_v_first: bool = False,
+    write_state: bool = True,
+    checkpoints: torch.Tensor | None = None,
+    checkpoint_every: int = 64,
+    checkpoint_indices: torch.Tensor | None = None,
+    prefix_lens: torch.Tensor | None = None,
+    min_slot: int = 0,
+) -> torch.Tensor:
+    """``chunk_gated_delta_rule`` on a pool of states, in place: prefill as engines run it.
+
+    A sequence starts from the state in its slot and leaves its last state there, in the pool's dtype. A slot outside
+    ``[min_slot, slots)`` is padding: zeros out, no state touched. An empty sequence leaves its slot as it is. Equal, bit for
+    bit, to gathering the states, the functional op, and scattering what it returns, without ``prefix_lens``.
+
+    Args:
+        q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel: as in ``chunk_gated_delta_rule``.
+        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16, any slot stride.
+            Updated in place.
+        ssm_indices: ``[N]``, int32 or int64: the sequences' slots; they may repeat only without ``write_state``.
+        has_initial_state: ``[N]`` bool; false: zeros, whatever the slot holds. None: true.
+        write_state: whether last states are stored.
+        checkpoints: ``[slots2, HV, ..]`` like the pool (or the pool itself): the states on the way, one after every multiple
+            of ``checkpoint_every`` tokens, of any pool dtype.
+        checkpoint_every: in tokens, a multiple of 64.
+        checkpoint_indices: ``[N, M]``: the slot of ``checkpoints`` for the j-th multiple ``p`` with
+            ``prefix_lens[n] < p <= prefix_lens[n] + length``; slots outside ``checkpoints`` (-1) and multiples after the M-th
+            are skipped.
+        prefix_lens: ``[N]``: tokens of each sequence before this call. None: none. Given, chunks are those of the whole
+            prompt: a prompt cut anywhere is computed in the same chunks, but for the chunk that is cut.
+
+    Returns:
+        o ``[B, T, HV, V]`` in q's dtype, zeros for tokens of no sequence.
+
+    Raises:
+        RuntimeError: every wrong shape, dtype, device or stride, in one message.
+
+    Source: ``chunk_gated_delta_rule`` of flash-linear-attention, SGLang's and vLLM's prefill around it.
+    """
+    return _ops.chunk_gated_delta_rule_update(
+        q, k, v, g, beta, ssm_pool, ssm_indices, has_initial_state, cu_seqlens, scale, use_qk_l2norm_in_kernel, state_v_first,
+        write_state, checkpoints, checkpoint_every, checkpoint_indices, prefix_lens, min_slot,
+    )  # fmt: skip

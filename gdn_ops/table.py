@@ -415,6 +415,18 @@ TABLE = (
         kernels=(CHUNK_PREP, CHUNK_REC),
     ),
     Op(
+        name="chunk_gated_delta_rule_update",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? beta, Tensor(a!) ssm_pool, Tensor ssm_indices, "
+        "Tensor? has_initial_state=None, Tensor? cu_seqlens=None, float? scale=None, bool use_qk_l2norm_in_kernel=False, "
+        "bool state_v_first=False, bool write_state=True, Tensor(b!)? checkpoints=None, SymInt checkpoint_every=64, "
+        "Tensor? checkpoint_indices=None, Tensor? prefix_lens=None, SymInt min_slot=0) -> Tensor",
+        shapes={"q": "B T H K", "k": "B T H K", "v": "B T HV V", "g": "B T HV", "beta": "B T HV"},
+        outputs=(Out("o", "B T HV V", "q"),),
+        dtypes="bf16 fp16 (fp32 on the CPU)",
+        replaces="in-place prefill of SGLang, FastDeploy, TensorRT-LLM; prefix caching in vLLM and SGLang",
+        kernels=(CHUNK_PREP, CHUNK_REC, FUSED_RECURRENT),
+    ),
+    Op(
         name="prepare_lens",
         schema="(Tensor cu_seqlens) -> Tensor",
         shapes={"cu_seqlens": "N1"},

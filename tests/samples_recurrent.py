@@ -71,12 +71,32 @@ def packed_decode(v_first=True, state=FP32, dtype=BF16, K=D, V=D, grouped=False)
         args |= dict(out=torch.zeros(3, 1, HV, V, dtype=dtype, device=device), ssm_indices=r.ints([4, -1, 1], torch.int32))
         return args | dict(use_qk_l2norm_in_kernel=True, state_v_first=v_first)
 
+
+def prefill_on_pool(v_first=False, state=FP32, checkpointed=True, packed=True, dtype=BF16, K=D, V=D):
+    """Row 1 is padding; checkpoints every 64 tokens of prompts that began before the call, some of them skipped."""
+
+    def build(device):
+        x, r, N = tokens(device, packed, dtype, K, V)
+        last = (V, K) if v_first else (K, V)
+        args = x | dict(ssm_pool=r.normal(N + 3, 2, HV, *last, scale=0.1).to(state)[:, 1], use_qk_l2norm_in_kernel=True)
+        args |= dict(ssm_indices=r.ints([-1 if n == 1 else N + 2 - n for n in range(N)]), state_v_first=v_first)
+        args |= dict(has_initial_state=r.ints([n % 2 == 0 for n in range(N)], torch.bool))
+        if checkpointed:
+            slots = [[-1 if (n + j) % 3 == 2 else 3 * n + j for j in range(3)] for n in range(N)]
+            args |= dict(checkpoints=r.normal(3 * N, HV, *last), checkpoint_every=64, checkpoint_indices=r.ints(slots, torch.int32))
+            args |= dict(prefix_lens=r.ints([40 * n for n in range(N)]))
+        return args
+
     return build
 
 
 RECURRENT = {
     "fused_recurrent_gated_delta_rule_packed_decode": [
         packed_decode(), packed_decode(grouped=True), packed_decode(False, BF16, FP16, **ODD),
+    ],
+    "chunk_gated_delta_rule_update": [
+        prefill_on_pool(), prefill_on_pool(True, BF16), prefill_on_pool(checkpointed=False, packed=False, state=FP16),
+        prefill_on_pool(dtype=FP16, **ODD),
     ],
     "fused_recurrent_gated_delta_rule_update": [
         update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),

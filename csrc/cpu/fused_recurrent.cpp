@@ -126,6 +126,15 @@ void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
         const int64_t at = steps_slot * spec.steps_stride + t * spec.steps_stride_t + head;
         store_state<std::remove_pointer_t<decltype(s)>>(spec.steps, at, state.data(), v_first, K, V);
       });
+    if (const CheckpointArgs& c = spec.checkpoints; c.data != nullptr) {
+      const int64_t before = c.prefix.words ? std::max<int64_t>(load_index(c.prefix, n), 0) : 0, after = before + t + 1;
+      const int64_t i = after / c.every - before / c.every - 1;
+      const int64_t to = after % c.every == 0 && i < c.columns ? load_index(c.slots, n, i * c.slots_step) : -1;
+      if (to >= 0 && to < c.n_slots)
+        with_float(static_cast<DType>(c.dtype), [&](auto* s) {
+          store_state<std::remove_pointer_t<decltype(s)>>(c.data, to * c.stride + head, state.data(), v_first, K, V);
+        });
+    }
     if (spec.every) store(load_index(a.write, n, t * spec.write_step));
   }
   if (!spec.every) store(a.write.words ? load_index(a.write, n) : slot);

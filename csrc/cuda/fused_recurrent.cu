@@ -11,7 +11,8 @@
 // SINGLE: every sequence is one token of a dense batch. ALIGNED: K == BK, V a multiple of BV, states on 16 bytes; other
 // variants mask by the sizes at run time and move states one element at a time, in the same lanes.
 // SPEC: speculative decoding (SpecArgs): states stored after every token, start columns by accepted counts, draft
-// trees. Sums over K go in one order whatever the batch: a row's result never depends on its neighbours.
+// trees; and checkpoints. Sums over K go in one order whatever the batch: a row's result never depends on its
+// neighbours.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent.h"
@@ -455,6 +456,15 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
           state.store(static_cast<S*>(a.spec.steps) + to_step, lanes, v0, K, V);
         else if (steps >= 0)
           state.store_any(a.spec.steps, to_step, a.spec.steps_dtype, lanes, v0, K, V);
+        if (const CheckpointArgs& c = a.spec.checkpoints; c.data) {
+          const int64_t given = c.prefix.words ? index_value(index_bits(c.prefix, n), c.prefix.words) : 0;
+          const int64_t before = given > 0 ? given : 0;
+          const int64_t after = before + now.target + 1, i = after / c.every - before / c.every - 1;
+          if (after % c.every == 0 && i < c.columns) {
+            const int64_t to = index_value(index_bits(c.slots, n, i * c.slots_step), c.slots.words);
+            if (to >= 0 && to < c.n_slots) state.store_any(c.data, to * c.stride + at, c.dtype, lanes, v0, K, V);
+          }
+        }
         if (a.ht && (a.spec.every || now.target == tokens - 1)) {
           const int64_t to = a.spec.every    ? column(now.target)
                              : a.write.words ? slot_value(write, a.write.words)

@@ -8,6 +8,18 @@ namespace gdn {
 // A draft tree has at most this many tokens a row: the ancestors of one are the bits of a word.
 constexpr int32_t kMostTreeTokens = 64;
 
+// States kept on the way along prompts: after every multiple of `every` tokens, counted from prefix tokens before the
+// call.
+struct CheckpointArgs {
+  void* data;          // [slots, HV, ..]; null: none
+  IndexArg prefix;     // [N]; words 0: zeros
+  IndexArg slots;      // [N, columns]: where the j-th multiple of row n goes; outside [0, n_slots): nowhere
+  int64_t slots_step;  // from a column to the next, in words
+  int64_t columns, every;
+  int64_t stride, n_slots;  // of data
+  int32_t dtype;
+};
+
 // What the variants with the key SPEC take besides. Zeros, and the largest most_tokens, ask for nothing of it.
 struct SpecArgs {
   IndexArg accepted;      // [N]: states are read from column accepted - 1 of `read`; words 0: from column 0
@@ -24,6 +36,7 @@ struct SpecArgs {
   int64_t steps_stride_t;
   IndexArg parents;      // [N, tokens]: the token whose state token t continues from; words 0: the one before
   int64_t parents_step;  // from a token's entry to the next, in words
+  CheckpointArgs checkpoints;
 };
 
 struct FusedRecurrentArgs {

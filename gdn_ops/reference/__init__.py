@@ -17,6 +17,7 @@ from gdn_ops.reference.layer import (  # noqa: F401
 )
 from gdn_ops.reference.pool import copy_slots, gather_states, scatter_accepted_states, scatter_states, zero_slots  # noqa: F401
 from gdn_ops.reference.recurrent import (  # noqa: F401
+    chunk_gated_delta_rule_update,
     fused_recurrent_gated_delta_rule,
     fused_recurrent_gated_delta_rule_packed_decode,
     fused_recurrent_gated_delta_rule_update,

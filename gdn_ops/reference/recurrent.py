@@ -114,3 +114,35 @@ def fused_recurrent_gated_delta_rule_packed_decode(
         use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, state_v_first=state_v_first, min_slot=min_slot,
     )  # fmt: skip
     return o[:, 0], pool
+
+
+def chunk_gated_delta_rule_update(
+    q, k, v, g, beta, ssm_pool, ssm_indices, has_initial_state=None, cu_seqlens=None, scale=None, use_qk_l2norm_in_kernel=False,
+    state_v_first=False, write_state=True, checkpoints=None, checkpoint_every=64, checkpoint_indices=None, prefix_lens=None, min_slot=0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """o, and the pool and the checkpoints as they are afterwards, in float64."""
+    before, pool = (ssm_pool.detach().to("cpu", F64, copy=True) for _ in range(2))
+    kept = None if checkpoints is None else checkpoints.detach().to("cpu", F64, copy=True)
+    o = torch.zeros(*v.shape, dtype=F64)
+    for n, (row, begin, end) in enumerate(sequences(*k.shape[:2], cu_seqlens)):
+        slot = ssm_indices[n].item()
+        if begin >= end or not min_slot <= slot < len(pool):
+            continue
+        h = before[slot][None] if has_initial_state is None or has_initial_state[n] else torch.zeros_like(before[:1])
+        prefix = 0 if prefix_lens is None else prefix_lens[n].item()
+        every = checkpoint_every if kept is not None else 1 << 62
+        column = 0
+        while begin < end:
+            stop = min(end, begin + every - prefix % every)
+            at = [None if x is None else x[row : row + 1, begin:stop] for x in (q, k, v, g, beta)]
+            o_n, h = gated_delta_rule(*at, scale, h, None, use_qk_l2norm_in_kernel, state_v_first)
+            o[row, begin:stop] = o_n[0]
+            begin, prefix = stop, prefix + stop - begin
+            if kept is not None and prefix % every == 0:
+                to = checkpoint_indices[n, column].item() if column < checkpoint_indices.shape[1] else -1
+                if 0 <= to < len(kept):
+                    kept[to] = h[0]
+                column += 1
+        if write_state:
+            pool[slot] = h[0]
+    return o, pool, kept
