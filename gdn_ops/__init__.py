@@ -3,7 +3,7 @@
 from gdn_ops import tracing
 from gdn_ops._library import build_info, warmup
 from gdn_ops.chunk import chunk_fwd_h, chunk_fwd_o, chunk_gated_delta_rule, chunk_gated_delta_rule_update, recompute_w_u
-from gdn_ops.conv import causal_conv1d_fn, causal_conv1d_update
+from gdn_ops.conv import causal_conv1d_fn, causal_conv1d_update, conv_pack_gdn_decode_inputs
 from gdn_ops.index import prepare_chunk_indices, prepare_chunk_offsets, prepare_lens
 from gdn_ops.kkt import chunk_kkt_solve, chunk_local_cumsum, chunk_scaled_dot_kkt, solve_tril
 from gdn_ops.norm import fused_gdn_gating, gated_rmsnorm, gated_rmsnorm_fp8, l2norm
@@ -27,6 +27,7 @@ __all__ = [
     "SIGMOID",
     "causal_conv1d_fn",
     "causal_conv1d_update",
+    "conv_pack_gdn_decode_inputs",
     "chunk_fwd_h",
     "chunk_fwd_o",
     "chunk_gated_delta_rule",

@@ -66,8 +66,8 @@ class Out:
     tensor or a dtype; the first of several that is given; as ``like`` if none is), is ``"fp32"`` or ``"fp8"``, or a function
     from the arguments to one of these.
     ``resized``: arguments -> the dimension of ``like`` that has another size, and that size.
-    ``when`` names the flag without which the output is empty (shape ``[0]``). ``swapped``: arguments -> whether the last two
-    dimensions are swapped in memory.
+    ``when`` names the flag without which the output is empty (shape ``[0]``), ``unless`` the argument with which it is.
+    ``swapped``: arguments -> whether the last two dimensions are swapped in memory.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Out:
     like: str = ""
     resized: Callable[[dict], tuple] | None = None
     when: str = ""
+    unless: str = ""
     swapped: Callable[[dict], bool] | None = None
 
 

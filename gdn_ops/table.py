@@ -73,13 +73,20 @@ CHUNK_REC = Kernel(
     cpu=False,
 )
 
-# Both convolution ops are one kernel: an update is a prefill of rows whose history counts.
+
+def _conv_variants(v: dict) -> bool:
+    """Models have W = 4: pairs of channels, and packs beyond the plain walk, for it alone."""
+    packs = v["VEC"] == 4 and (v["W"] == 4 or v["ROLE"] == 0) or v["VEC"] == 2 and v["W"] == 4 and v["ROLE"] == 0
+    return v["VEC"] == 1 or v["T"] != "fp32" and packs
+
+
+# Both convolution ops are one kernel: an update is a prefill of rows whose history counts. ROLE: csrc/cuda/causal_conv1d.h.
 CONV = Kernel(
     name="causal_conv1d",
     source="csrc/cuda/causal_conv1d.cu",
-    keys={"T": FLOAT, "W": (2, 3, 4), "VEC": (4, 2, 1)},
-    where=lambda v: v["VEC"] == 1 or v["T"] != "fp32" and (v["W"] == 4 or v["VEC"] == 4),  # models have W = 4
-    tune=lambda v, arch: dict(warps=4, THREADS=128, U=8),
+    keys={"T": FLOAT, "W": (2, 3, 4), "VEC": (4, 2, 1), "ROLE": (0, 1, 2)},
+    where=_conv_variants,
+    tune=lambda v, arch: dict(warps=4, THREADS=128, U=4 if v["ROLE"] else 8),
     tiles=("THREADS",),
     hot=True,
 )
@@ -123,9 +130,18 @@ TABLE = (
         name="causal_conv1d_fn",
         schema="(Tensor x, Tensor weight, Tensor? bias=None, Tensor(a!)? conv_states=None, Tensor? query_start_loc=None,"
         " Tensor? cache_indices=None, Tensor? has_initial_state=None, SymInt activation=0, SymInt min_slot=0,"
-        " Tensor? seq_idx=None, bool channels_first=False) -> Tensor",
+        " Tensor? seq_idx=None, bool channels_first=False, Tensor(b!)? checkpoints=None, SymInt checkpoint_every=0,"
+        " Tensor? checkpoint_indices=None, Tensor? prefix_lens=None, Tensor(c!)? out=None, SymInt H=0, SymInt K=0) -> Tensor",
         shapes={"weight": "D W"},
-        outputs=(Out("y", like="x", swapped=lambda args: args["channels_first"] and args["x"].stride(-2) == 1),),
+        outputs=(
+            Out(
+                "y",
+                like="x",
+                resized=lambda args: (-2 if args["channels_first"] else -1, args["weight"].shape[0]),
+                unless="out",
+                swapped=lambda args: args["channels_first"] and args["x"].stride(-2) == 1,
+            ),
+        ),
         dtypes="bf16 fp16 fp32",
         replaces="causal_conv1d_fn of Dao-AILab, LightLLM, SGLang, vLLM, FastDeploy",
         kernels=(CONV,),
@@ -135,9 +151,17 @@ TABLE = (
         schema="(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? bias=None, SymInt activation=0,"
         " Tensor? conv_state_indices=None, Tensor? num_accepted_tokens=None, Tensor? query_start_loc=None,"
         " Tensor(b!)? intermediate_windows=None, Tensor? intermediate_indices=None, Tensor? parents=None, SymInt min_slot=0,"
-        " Tensor? cache_seqlens=None) -> Tensor",
+        " Tensor? cache_seqlens=None, Tensor(c!)? out=None, SymInt H=0, SymInt K=0) -> Tensor",
         shapes={"weight": "D W"},
-        outputs=(Out("y", like="x", swapped=lambda args: args["x"].dim() == 3 and args["x"].stride(-2) == 1),),
+        outputs=(
+            Out(
+                "y",
+                like="x",
+                resized=lambda args: (1, args["weight"].shape[0]),
+                unless="out",
+                swapped=lambda args: args["x"].dim() == 3 and args["x"].stride(-2) == 1,
+            ),
+        ),
         dtypes="bf16 fp16 fp32",
         replaces="causal_conv1d_update of Dao-AILab, LightLLM, SGLang, vLLM, FastDeploy, transformers",
         kernels=(CONV,),
@@ -157,6 +181,34 @@ TABLE = (
                 keys={"T": HALF},
                 tune=lambda v, arch: dict(warps=4, stages=1, BR=32, BH=32),
                 tiles=("BR", "BH"),
+            ),
+        ),
+    ),
+    Op(
+        name="conv_pack_gdn_decode_inputs",
+        schema="(Tensor mixed_qkv, Tensor z, Tensor a, Tensor b, Tensor(a!) conv_states, Tensor weight, Tensor? bias,"
+        " Tensor cache_indices, SymInt activation, SymInt H, SymInt K, SymInt HV, SymInt V, SymInt min_slot=0)"
+        " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+        shapes={"mixed_qkv": "B D"},
+        outputs=(
+            Out("q", "B 1 H K", "mixed_qkv"),
+            Out("k", "B 1 H K", "mixed_qkv"),
+            Out("v", "B 1 HV V", "mixed_qkv"),
+            Out("z", "B HV V", "z"),
+            Out("a", "B HV", "a"),
+            Out("b", "B HV", "b"),
+        ),
+        dtypes="bf16 fp16 fp32",
+        replaces="LightLLM conv_pack_gdn_decode_inputs",
+        kernels=(
+            Kernel(
+                name="conv_pack_gdn_decode_inputs",
+                source="csrc/cuda/conv_pack_gdn_decode_inputs.cu",
+                keys={"T": FLOAT, "W": (2, 3, 4), "VEC": (4, 1)},
+                where=lambda v: v["VEC"] == 1 or v["T"] != "fp32" and v["W"] == 4,
+                tune=lambda v, arch: dict(warps=4, THREADS=128),
+                tiles=("THREADS",),
+                hot=True,
             ),
         ),
     ),

@@ -47,17 +47,18 @@ def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tens
     name = out.dtype(args) if callable(out.dtype) else out.dtype
     dtype = _DTYPES.get(name) or next((args[n] for n in name.split() if args[n] is not None), None)
     dtype = dtype.dtype if isinstance(dtype, torch.Tensor) else dtype
-    if out.like:
-        model = args[out.like]
-        swapped = out.swapped is not None and out.swapped(args)
-        shape = list(model.mT.shape if swapped else model.shape)
+    model = args[out.like] if out.like else None
+    if out.when and not args[out.when] or out.unless and args[out.unless] is not None:
+        return torch.empty((0,), dtype=dtype or model.dtype, device=like.device)
+    if model is not None:
+        shape = list(model.shape)
         if out.resized is not None:
             dim, size = out.resized(args)
             shape[dim] = size
+        if swapped := out.swapped is not None and out.swapped(args):
+            shape[-2:] = shape[:-3:-1]
         new = torch.empty(shape, dtype=dtype or model.dtype, device=like.device)
         return new.mT if swapped else new
-    if out.when and not args[out.when]:
-        return torch.empty((0,), dtype=dtype, device=like.device)
     return torch.empty([int(s) if s.isdigit() else sizes[s] for s in out.shape.split()], dtype=dtype, device=like.device)
 
 

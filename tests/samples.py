@@ -4,7 +4,8 @@ packing, dtype or optional arguments. Small, seeded, and new tensors on every ca
 """
 
 import torch
-from sample_inputs import BF16, FP16, FP32, HV, LENS, D, Draw, H, cumsum, fwd_h, fwd_o, index, kkt, solve, tokens, wu
+from sample_inputs import BF16, FP16, FP32, HV, D, Draw, H, cumsum, fwd_h, fwd_o, index, kkt, solve, tokens, wu
+from samples_conv import CONV
 from samples_recurrent import ODD, RECURRENT
 
 # ---- model-level ops -------------------------------------------------------------------------------------------
@@ -15,31 +16,6 @@ def rule(packed=False, v_first=False, dtype=BF16, K=D, V=D, state=True, **more):
         x, r, N = tokens(device, packed, dtype, K, V)
         h0 = r.normal(N, HV, *((V, K) if v_first else (K, V)), scale=0.1) if state else None
         return x | dict(initial_state=h0, output_final_state=True, state_v_first=v_first, use_qk_l2norm_in_kernel=True) | more
-
-    return build
-
-
-def conv_fn(W=4, channels_first=False, pool=True, dtype=BF16, C=192, bias=True, activation=1):
-    def build(device):
-        r, N, T = Draw(device), len(LENS), sum(LENS) + 3
-        x = r.normal(C, T, dtype=dtype) if channels_first else r.normal(T, C, dtype=dtype)
-        args = dict(x=x, weight=r.normal(C, W, dtype=dtype, scale=0.5), bias=r.normal(C, dtype=dtype) if bias else None)
-        args |= dict(query_start_loc=r.offsets(torch.int32), activation=activation, channels_first=channels_first)
-        if pool:
-            args |= dict(conv_states=r.normal(N + 2, C, W - 1, dtype=dtype), cache_indices=r.ints([3, 1, -1, 5, 0], torch.int32))
-            args |= dict(has_initial_state=r.ints([1, 0, 1, 0, 1], torch.bool))
-        return args
-
-    return build
-
-
-def conv_update(W=4, indexed=True, dtype=BF16, C=192, L=None):
-    def build(device):
-        r, B = Draw(device), 3
-        L_ = L or (W - 1 if indexed else W)
-        args = dict(x=r.normal(B, C, dtype=dtype), conv_state=r.normal(B + 2 if indexed else B, C, L_, dtype=dtype))
-        args |= dict(weight=r.normal(C, W, dtype=dtype, scale=0.5), bias=None, activation=1)
-        return args | (dict(conv_state_indices=r.ints([4, -1, 1], torch.int32)) if indexed else {})
 
     return build
 
@@ -134,8 +110,6 @@ SAMPLES = {
     "prepare_chunk_offsets": [index(chunk_size=64), index(chunk_size=64, dtype=torch.int32)],
     "chunk_gated_delta_rule": RULES,
     "fused_recurrent_gated_delta_rule": [*RULES, rule(dtype=FP32)],
-    "causal_conv1d_fn": [conv_fn(), conv_fn(channels_first=True), conv_fn(W=3, pool=False, dtype=FP16, C=66), conv_fn(W=2, dtype=FP32, activation=0)],
-    "causal_conv1d_update": [conv_update(), conv_update(indexed=False), conv_update(W=3, dtype=FP16, C=66), conv_update(L=5)],
     "fused_gdn_gating": [gating(), gating(FP32)],
     "split_qkvzba": [projections(), projections(interleaved=True), projections(FP16, one_row=True, K=48, V=100), projections(FP32, True, True)],
     "fused_post_conv_prep": [post_conv(), post_conv(FP16, grouped=True, **ODD), post_conv(FP32, K=64)],
@@ -162,4 +136,4 @@ SAMPLES = {
         pools(BF16, (), (192, 3), True, states="intermediate_states", states_dtype=BF16, ssm_indices=[5, 0, 3, 1],
               num_accepted_tokens=[1, 3, 0, 4], intermediate_indices=[2, 0, 1, 3]),
     ],
-} | RECURRENT  # fmt: skip
+} | CONV | RECURRENT  # fmt: skip

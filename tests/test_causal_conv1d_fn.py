@@ -258,6 +258,7 @@ def test_nothing(backend):
 def test_refusals(backend):
     x, w = torch.zeros(6, 8, device=backend.device), torch.zeros(8, 4, device=backend.device)
     states, cu, slots = x.new_zeros(3, 8, 3), torch.tensor([0, 6], device=backend.device), torch.tensor([0], device=backend.device)
+    ids = torch.zeros(1, 6, dtype=torch.int32, device=backend.device)
     cases = [
         ((x[0], w), {}, r"gdn.causal_conv1d_fn: x: expected \[T, D\] or \[B, T, D\], got \[8\]"),
         ((x[None, None], w), dict(channels_first=True), r"x: expected \[D, T\] or \[B, D, T\]"),
@@ -281,7 +282,16 @@ def test_refusals(backend):
         ((x, w, None, states, cu, slots, slots), {}, "has_initial_state: expected bool, got int64"),
         ((x, w, None, None, cu, None, slots > 0), {}, "has_initial_state: expected None without conv_states"),
         ((x, w), dict(activation=2), r"activation: expected 0 \(none\) or 1 \(silu\), got 2"),
-        ((x, w), dict(seq_idx=slots), "seq_idx: expected None .not supported yet"),
+        ((x, w), dict(seq_idx=slots), r"seq_idx: expected shape \[1, 6\], got \[1\]"),
+        ((x, w, None, states), dict(seq_idx=ids), r"conv_states: expected None with seq_idx, got \[3, 8, 3\]"),
+        ((x, w, None, None, cu), dict(seq_idx=ids), "query_start_loc: expected None with seq_idx"),
+        ((x, w), dict(seq_idx=ids, checkpoints=states, checkpoint_every=4, checkpoint_indices=ids[:, :1]), "checkpoints: expected None with"),
+        ((x, w), dict(checkpoints=states, checkpoint_indices=ids), "checkpoint_every: expected at least 1 with checkpoints, got 0"),
+        ((x, w), dict(checkpoints=states, checkpoint_every=4), "checkpoint_indices: expected a tensor, got None"),
+        ((x, w), dict(checkpoints=states[:, :, :2], checkpoint_every=4, checkpoint_indices=ids), r"checkpoints: expected shape \[any, 8, 3\]"),
+        ((x, w), dict(checkpoints=states, checkpoint_every=4, checkpoint_indices=ids.repeat(2, 1)), r"checkpoint_indices: .*\[1, any\]"),
+        ((x, w), dict(checkpoints=states, checkpoint_every=4, checkpoint_indices=ids, prefix_lens=cu), r"prefix_lens: expected shape \[1\]"),
+        ((x, w), dict(checkpoint_indices=ids, prefix_lens=slots), "checkpoint_indices: expected None without checkpoints.*prefix_lens: .*None"),
         ((x.clone().requires_grad_(), w), {}, "x: expected no gradient"),
         ((x, w[:, :1], w[:4, 0]), dict(activation=9), "weight: .*; bias: .*; activation: "),
     ]  # fmt: skip

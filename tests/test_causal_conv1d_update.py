@@ -22,7 +22,7 @@ def inputs(device, B=3, T=None, D=12, W=4, L=3, dtype=BF16, state=None, bias=Non
 
 
 def check(x, states, weight, bias, activation=SILU, slots=None, min_slot=0):
-    want, after = reference.causal_conv1d_update(x, states, weight, bias, activation, slots, min_slot)
+    want, after = reference.causal_conv1d_update(x, states, weight, bias, activation, slots, min_slot=min_slot)
     before = states.clone()
     y = gdn_ops.causal_conv1d_update(x, states, weight, bias, activation, slots, min_slot=min_slot)
     assert y.dtype == x.dtype
@@ -132,7 +132,7 @@ def test_nothing(backend):
 
 def test_refusals(backend):
     x, states, w, _ = inputs(backend.device, dtype=FP32)
-    slots = torch.tensor([0, 1, 2], device=backend.device)
+    slots, drafts, windows = torch.tensor([0, 1, 2], device=backend.device), x[:, :, None].repeat(1, 1, 3), x.new_zeros(3, 1, 12, 3)
     cases = [
         ((x[0], states, w), {}, r"gdn.causal_conv1d_update: x: expected \[B, D\] or \[B, D, T\], got \[12\]"),
         ((x, states[:, :4], w), {}, r"conv_state: expected shape \[any, 12, any\], got \[5, 4, 3\]"),
@@ -147,9 +147,27 @@ def test_refusals(backend):
         ((x, states, w), dict(conv_state_indices=slots[:2]), r"conv_state_indices: expected shape \[3\], got \[2\]"),
         ((x, states, w), dict(conv_state_indices=slots.float()), "conv_state_indices: expected int32 or int64, got fp32"),
         ((x, states.clone().requires_grad_(), w), {}, "conv_state: expected no gradient"),
+        ((x[:, :, None, None], states, w), {}, r"x: expected \[B, D\] or \[B, D, T\]"),
+        ((x[:, :, None], states, w), dict(query_start_loc=slots), r"x: expected \[T, D\] with query_start_loc, got \[3, 12, 1\]"),
+        ((x, states, w), dict(query_start_loc=slots, conv_state_indices=slots), r"conv_state_indices: expected shape \[2\], got \[3\]"),
+        ((x, states, w), dict(num_accepted_tokens=slots[:2]), r"num_accepted_tokens: expected shape \[3\], got \[2\]"),
+        ((drafts, states, w), dict(num_accepted_tokens=slots), r"conv_state: expected at least W - 2 \+ T columns with num_acc.*5, 12, 3"),
+        ((x, states, w), dict(num_accepted_tokens=slots, cache_seqlens=slots), "cache_seqlens: expected None with num_accepted_tokens"),
+        ((x, states, w), dict(cache_seqlens=slots.float()), "cache_seqlens: expected int32 or int64, got fp32"),
+        ((x, states, w), dict(intermediate_windows=states), r"intermediate_windows: expected shape \[any, any, 12, 3\], got \[5, 12, 3\]"),
+        ((drafts, states, w), dict(intermediate_windows=windows), r"intermediate_windows: expected a window for every token of a row"),
+        ((x, states, w), dict(intermediate_windows=windows[:2]), "intermediate_windows: expected windows for every row"),
+        ((x, states, w), dict(intermediate_windows=windows.half()), "intermediate_windows: expected fp32, got fp16"),
+        ((x, states, w), dict(intermediate_windows=windows[:1].expand(3, 1, 12, 3)), "intermediate_windows: expected an element for every"),
+        ((x, states, w), dict(intermediate_indices=slots), "intermediate_indices: expected None without intermediate_windows"),
+        ((x, states, w), dict(parents=slots[:, None]), "intermediate_windows: expected a tensor with parents"),
+        ((x, states, w), dict(parents=slots[:, None][:, :0], intermediate_windows=windows), "parents: expected a parent for every token"),
+        ((x, states, w), dict(parents=slots[:, None], intermediate_windows=windows, out=x), "out: expected memory apart from x"),
+        ((x, states, w), dict(out=x[:2]), r"out: expected the shape of the result, got \[2, 12\]"),
+        ((x, states, w), dict(H=2), "H: expected 0, or key heads with K > 0, got 2"),
+        ((x, states, w), dict(H=2, K=2), r"x: expected columns \[q K \| k K \| v \| z\] for each of H groups, got \[3, 12\]"),
+        ((x, states, w), dict(H=5, K=1), "weight: expected "),
     ]  # fmt: skip
-    later = ("num_accepted_tokens", "query_start_loc", "intermediate_windows", "intermediate_indices", "parents", "cache_seqlens")
-    cases += [((x, states, w), {name: slots}, rf"{name}: expected None \(not supported yet\), got a tensor") for name in later]
     before = states.clone()
     for args, options, text in cases:
         with pytest.raises(RuntimeError, match=text):

@@ -10,10 +10,11 @@
 // tokens, writes the new one, whose inputs it takes from x if the sequence has further chunks. So nobody reads a
 // history that another thread may have replaced.
 //
+// ROLE: kWalk is that; kMarked also looks at seq_idx and stores windows at checkpoints on the way; kRows is in
+// causal_conv1d_rows.h.
+//
 // Compiles for the CPU with tests/emulated_warp.h.
-#include "causal_conv1d.h"
-#include "packs.h"
-#include "runtime/activation.h"
+#include "causal_conv1d_rows.h"
 
 namespace gdn {
 
@@ -21,13 +22,6 @@ namespace gdn {
 struct Chunk {
   int64_t n, b, bos, eos, t;
 };
-
-__device__ __forceinline__ int64_t bound(const CausalConv1dArgs& a, int64_t i) {
-  const uint32_t low = load_word(a.cu_seqlens.low + i * a.cu_seqlens.stride);
-  const uint32_t high = load_word(a.cu_seqlens.high + i * a.cu_seqlens.stride);
-  const int64_t value = index_value({low, high}, a.cu_seqlens.words);
-  return value < 0 ? 0 : value > a.T ? a.T : value;
-}
 
 __device__ __forceinline__ Chunk find_chunk(const CausalConv1dArgs& a, int64_t slot) {
   if (a.cu_seqlens.words == 0) {
@@ -47,79 +41,81 @@ __device__ __forceinline__ Chunk find_chunk(const CausalConv1dArgs& a, int64_t s
   return {low, 0, bos, eos, bos + ((slot - (low < 0 ? 0 : (bos >> a.log_BT) + low + 1)) << a.log_BT)};
 }
 
-// x * sigmoid(x). Without scaling of denormal numbers, which only lets results below 1e-37 be zero.
-__device__ __forceinline__ float silu(float x) {
-#ifdef __CUDACC_RTC__
-  float e, r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-  return x * r;
-#else
-  return x / (1.0f + expf(-x));
-#endif
-}
+// What a marked walk looks for at each token: where packed samples change, and where windows are kept.
+template <class T, int W, int VEC>
+struct Marks {
+  static constexpr int H = W - 1;
+  int64_t id;   // sample of the token before
+  int64_t due;  // tokens of the chunk up to the next checkpoint
 
-// ---- states ----------------------------------------------------------------------------------------------------
-
-// N columns of the line of one slot, for VEC channels from `at` on.
-template <class T, int VEC, int N>
-__device__ __forceinline__ void load_columns(const CausalConv1dArgs& a, int64_t at, float (&x)[N][VEC]) {
-  const T* p = static_cast<const T*>(a.state) + at;
-  if (VEC > 1 && a.state_layout == kChannelsLast) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) load_pack(p + i * a.state_stride_l, x[i]);
-  } else if (VEC > 2 && N > 1 && a.state_layout == kPackedLines) {
-    load_lines<T, VEC, N>(p, x);
-  } else {
-    load_strided<T>(a.state, at, a.state_stride_d, a.state_stride_l, a.state_fp32, x);
+  static __device__ __forceinline__ int64_t prefix(const CausalConv1dArgs& a, int64_t n) {
+    const int64_t given = a.prefix_lens.words ? load_index(a.prefix_lens, n) : 0;
+    return given > 0 ? given : 0;
   }
-}
 
-template <class T, int VEC, int N>
-__device__ __forceinline__ void store_columns(const CausalConv1dArgs& a, int64_t at, const float (&x)[N][VEC]) {
-  T* p = static_cast<T*>(a.state) + at;
-  if (VEC > 1 && a.state_layout == kChannelsLast) {
+  // At the chunk's first token, before which come the inputs h.
+  __device__ __forceinline__ void start(const CausalConv1dArgs& a, const Chunk& chunk, float (&h)[H][VEC]) {
+    if (a.seq_idx.words && chunk.t > chunk.bos) {
+      id = load_index(a.seq_idx, chunk.b, chunk.t - H);
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      Pack<T, VEC> pack;
-      pack.set_exact(x[i]);
-      pack.store(p + i * a.state_stride_l);
+      for (int i = 1; i < H; ++i) sample(a, chunk, i - H, h, i);
     }
-  } else if (VEC > 2 && N > 1 && a.state_layout == kPackedLines) {
-    store_lines<T, VEC, N>(p, x);
-  } else {
-    store_strided<T>(a.state, at, a.state_stride_d, a.state_stride_l, a.state_fp32, x);
+    if (a.checkpoints.data)
+      due = a.checkpoint_every - (prefix(a, chunk.n) + (chunk.t - chunk.bos)) % a.checkpoint_every;
   }
-}
 
-// ---- the kernel ------------------------------------------------------------------------------------------------
+  // Of token t of the chunk: whether the sample is one; the older inputs h[0 .. n) are zeros if it has just begun.
+  __device__ __forceinline__ bool sample(const CausalConv1dArgs& a, const Chunk& chunk, int t, float (&h)[H][VEC],
+                                         int n) {
+    const int64_t now = load_index(a.seq_idx, chunk.b, chunk.t + t);
+    if (now != id || chunk.t + t == chunk.bos) {
+#pragma unroll
+      for (int i = 0; i < H; ++i)
+#pragma unroll
+        for (int c = 0; c < VEC; ++c)
+          if (i < n) h[i][c] = 0;
+    }
+    id = now;
+    return now >= 0;
+  }
 
-template <class T, int W, int VEC, int THREADS, int U>
+  // After t tokens of the chunk: checkpoint j is the j-th multiple of checkpoint_every in this call.
+  __device__ __forceinline__ void passed(const CausalConv1dArgs& a, const Chunk& chunk, int t, int64_t d,
+                                         const float (&h)[H][VEC]) {
+    if (t != due) return;
+    due += a.checkpoint_every;
+    const int64_t before = prefix(a, chunk.n), every = a.checkpoint_every;
+    const int64_t j = (before + (chunk.t - chunk.bos) + t) / every - before / every - 1;
+    if (j >= a.checkpoint_indices.columns) return;
+    const int64_t slot = load_index(a.checkpoint_indices, chunk.n, j);
+    if (slot >= a.min_slot && slot < a.checkpoints.slots)
+      store_columns<T>(a.checkpoints, slot * a.checkpoints.stride_n + d * a.checkpoints.stride_d, h);
+  }
+};
+
+template <class T, int W, int VEC, int ROLE, int THREADS, int U>
 __device__ __forceinline__ void causal_conv1d(const CausalConv1dArgs& a) {
   constexpr int H = W - 1;
   const int64_t item = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   const int64_t packs = a.D / VEC, i_c = item / packs, d = (item - i_c * packs) * VEC;
   if (i_c >= a.chunks) return;
+  if constexpr (ROLE == kRows) return causal_conv1d_row<T, W, VEC, U>(a, i_c, d);
+
   const Chunk chunk = find_chunk(a, i_c);
   const int64_t left = chunk.eos - chunk.t, BT = int64_t{1} << a.log_BT;
   if (left <= 0) return;
   const int tokens = static_cast<int>(left < BT ? left : BT);
 
-  const T* x = static_cast<const T*>(a.x) + chunk.b * a.x_at.stride_b + chunk.t * a.x_at.stride_t + d * a.x_at.stride_d;
+  const T* x = static_cast<const T*>(a.x) + chunk.b * a.x_at.stride_b + chunk.t * a.x_at.stride_t +
+               column(a.groups, a.x_at.stride_d, d);
   T* y = static_cast<T*>(a.y) + chunk.b * a.y_at.stride_b + chunk.t * a.y_at.stride_t + d * a.y_at.stride_d;
   int64_t slot = chunk.n;
   bool live = slot >= 0 && slot < a.N;
   if (live && a.indices.words) {
-    const int64_t i = slot * a.indices.stride;
-    slot = index_value({load_word(a.indices.low + i), load_word(a.indices.high + i)}, a.indices.words);
-    live = slot >= a.min_slot && slot < a.slots;
+    slot = load_index(a.indices, slot);
+    live = slot >= a.min_slot && slot < a.state.slots;
   }
-  if (!live) {
-    const Pack<T, VEC> zeros = {};
-#pragma unroll 1
-    for (int t = 0; t < tokens; ++t) zeros.store(y + t * a.y_at.stride_t);
-    return;
-  }
+  if (!live) return store_zeros<T, VEC>(y, a.y_at.stride_t, tokens);
 
   Pack<T, VEC> next[U];
   int64_t x_at = 0, y_at = 0;  // of the next token to ask for, and to store
@@ -128,47 +124,34 @@ __device__ __forceinline__ void causal_conv1d(const CausalConv1dArgs& a) {
     if (u < tokens) next[u].load(x + x_at);
     x_at = advance(x_at, a.x_at.stride_t);
   }
-
-  float w[W][VEC], bias[1][VEC] = {};
-  if (VEC > 2 && a.weight_packed)
-    load_lines<T, VEC, W>(static_cast<const T*>(a.weight) + d * W, w);
-  else
-    load_strided<T>(a.weight, d * a.weight_stride_d, a.weight_stride_d, a.weight_stride_w, a.weight_fp32, w);
-  if (a.bias) load_strided<T>(a.bias, d * a.bias_stride, a.bias_stride, 0, a.bias_fp32, bias);
+  Filter<T, W, VEC> filter;
+  filter.load(a.filter, d);
 
   // The window: the W - 1 inputs before this chunk.
   float h[H][VEC] = {};
-  const int64_t line = slot * a.state_stride_n + d * a.state_stride_d;  // of the state, then its history
-  const int64_t window = line + (a.line - H) * a.state_stride_l;
+  const int64_t line = slot * a.state.stride_n + d * a.state.stride_d;  // of the state, then its history
+  const int64_t window = line + (a.line - H) * a.state.stride_l;
   const bool first = chunk.t == chunk.bos;
-  const bool history = a.state && (a.has_state ? a.has_state[chunk.n * a.has_state_stride] != 0 : a.history != 0);
+  const bool history = a.state.data && (a.has_state ? a.has_state[chunk.n * a.has_state_stride] != 0 : a.history != 0);
   if (!first) {
 #pragma unroll
     for (int i = 0; i < H; ++i) load_pack(x + (i - H) * a.x_at.stride_t, h[i]);
   } else if (history) {
-    load_columns<T>(a, window, h);
+    load_columns<T>(a.state, window, h);
   }
 
-  auto token = [&](const Pack<T, VEC>& now) {
-    float sum[VEC];
-#pragma unroll
-    for (int c = 0; c < VEC; ++c) {
-      const float newest = now.at(c);
-      sum[c] = bias[0][c];
-#pragma unroll
-      for (int i = 0; i < H; ++i) sum[c] = fmaf(w[i][c], h[i][c], sum[c]);
-      sum[c] = fmaf(w[H][c], newest, sum[c]);
-#pragma unroll
-      for (int i = 0; i + 1 < H; ++i) h[i][c] = h[i + 1][c];
-      h[H - 1][c] = newest;
+  [[maybe_unused]] Marks<T, W, VEC> marks;
+  if constexpr (ROLE == kMarked) marks.start(a, chunk, h);
+  auto token = [&](const Pack<T, VEC>& now, [[maybe_unused]] int t) {
+    if constexpr (ROLE == kMarked) {
+      const bool counts = a.seq_idx.words == 0 || marks.sample(a, chunk, t, h, H);
+      Pack<T, VEC> result = filter.token(now, h, a.filter.activation);
+      if (!counts) result = {};
+      result.store(y + y_at);
+      if (a.checkpoints.data) marks.passed(a, chunk, t + 1, d, h);
+    } else {
+      filter.token(now, h, a.filter.activation).store(y + y_at);
     }
-    if (a.activation == kSilu) {
-#pragma unroll
-      for (int c = 0; c < VEC; ++c) sum[c] = silu(sum[c]);
-    }
-    Pack<T, VEC> pack;
-    pack.set(sum);
-    pack.store(y + y_at);
     y_at = advance(y_at, a.y_at.stride_t);
   };
   int t = 0;
@@ -179,16 +162,16 @@ __device__ __forceinline__ void causal_conv1d(const CausalConv1dArgs& a) {
       const Pack<T, VEC> now = next[u];
       if (t + U + u < tokens) next[u].load(x + x_at);
       x_at = advance(x_at, a.x_at.stride_t);
-      token(now);
+      token(now, t + u);
     }
   }
 #pragma unroll 1
   for (; t < tokens; ++t) {
-    token(next[0]);
+    token(next[0], t);
 #pragma unroll
     for (int u = 0; u + 1 < U; ++u) next[u] = next[u + 1];
   }
-  if (!first || !a.state) return;
+  if (!first || !a.state.data) return;
 
   // The new line: the last of (old line, the sequence's inputs). The window is in h unless other chunks follow.
   if (left > BT) {
@@ -201,16 +184,16 @@ __device__ __forceinline__ void causal_conv1d(const CausalConv1dArgs& a) {
     if (j + left >= a.line)
       load_pack(x + (j + left - a.line) * a.x_at.stride_t, older[0]);
     else if (history)
-      load_columns<T>(a, line + (j + left) * a.state_stride_l, older);
-    store_columns<T>(a, line + j * a.state_stride_l, older);
+      load_columns<T>(a.state, line + (j + left) * a.state.stride_l, older);
+    store_columns<T>(a.state, line + j * a.state.stride_l, older);
   }
-  store_columns<T>(a, window, h);
+  store_columns<T>(a.state, window, h);
 }
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, T, W, VEC, THREADS, U)                                                                 \
+#define GDN_KERNEL(symbol, T, W, VEC, ROLE, THREADS, U)                                                           \
   extern "C" __global__ void __launch_bounds__(THREADS) symbol(const __grid_constant__ gdn::CausalConv1dArgs a) { \
-    gdn::causal_conv1d<T, W, VEC, THREADS, U>(a);                                                                 \
+    gdn::causal_conv1d<T, W, VEC, ROLE, THREADS, U>(a);                                                           \
   }
 GDN_VARIANTS(GDN_KERNEL)

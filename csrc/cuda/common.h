@@ -27,6 +27,15 @@ struct IndexArg {
   int32_t words;
 };
 
+// The same for two dimensions: element (i, j) is at word i * stride_i + j * stride_j.
+struct TableArg {
+  const int32_t* low;
+  const int32_t* high;
+  int64_t stride_i, stride_j;
+  int64_t columns;
+  int32_t words;
+};
+
 // Rows of a tensor [B, T, heads, ...] with any strides: row r of batch row or packed token r, then token t of it.
 struct RowsArg {
   const void* data;
@@ -109,6 +118,15 @@ __device__ __forceinline__ IndexBits index_bits(const IndexArg& t, uint32_t i, i
 __device__ __forceinline__ int64_t index_value(IndexBits x, int32_t words) {
   const uint64_t high = words == 2 ? x.high : static_cast<uint32_t>(static_cast<int32_t>(x.low) >> 31);
   return static_cast<int64_t>(high << 32 | x.low);
+}
+
+__device__ __forceinline__ int64_t load_index(const IndexArg& t, int64_t i) {
+  return index_value({load_word(t.low + i * t.stride), load_word(t.high + i * t.stride)}, t.words);
+}
+
+__device__ __forceinline__ int64_t load_index(const TableArg& t, int64_t i, int64_t j) {
+  const int64_t at = i * t.stride_i + j * t.stride_j;
+  return index_value({load_word(t.low + at), load_word(t.high + at)}, t.words);
 }
 
 // Entry of cu_seqlens, clamped to [0, T].

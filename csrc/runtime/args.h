@@ -13,6 +13,13 @@ inline IndexArg index_arg(const View& t) {
   return {low, low + words - 1, t.stride(0) * words, words};
 }
 
+inline TableArg table_arg(const View& t) {
+  if (!t.defined()) return {};
+  const int32_t words = t.dtype == DType::i64 ? 2 : 1;
+  const auto* low = static_cast<const int32_t*>(t.data);
+  return {low, low + words - 1, t.stride(0) * words, t.stride(1) * words, t.size(1), words};
+}
+
 // t [B, T, heads, ...]; `packed`: sequences lie one after another in the only batch row.
 inline RowsArg rows_arg(const View& t, bool packed) {
   return {t.data, packed ? t.stride(1) : t.stride(0), t.stride(1), t.stride(2)};

@@ -6,9 +6,8 @@ import math
 import torch
 
 from gdn_ops.reference.base import F64, sequences
+from gdn_ops.reference.conv import causal_conv1d_fn, causal_conv1d_update, conv_pack_gdn_decode_inputs, flat_channels  # noqa: F401
 from gdn_ops.reference.layer import (  # noqa: F401
-    causal_conv1d_fn,
-    causal_conv1d_update,
     fused_gdn_gating,
     fused_post_conv_prep,
     gated_rmsnorm,

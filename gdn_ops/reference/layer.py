@@ -1,43 +1,8 @@
-"""What surrounds the rule in a layer: convolution, gates, gated norm."""
+"""What surrounds the rule in a layer, beside the convolution: gates, gated norm."""
 
 import torch
 
-from gdn_ops.reference.base import F64, sequences
-
-
-def causal_conv1d_fn(
-    x, weight, bias=None, conv_states=None, query_start_loc=None, cache_indices=None, has_initial_state=None, activation=0,
-    min_slot=0, seq_idx=None, channels_first=False,
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """y, and the new states. Every sequence's inputs are convolved as one line with its history, which is the first W - 1
-    columns of its state with ``cache_indices``, else the last."""
-    x, weight = x.detach().to("cpu", F64), weight.detach().to("cpu", F64)
-    x = x.mT if channels_first else x
-    rows, H = x if x.dim() == 3 else x[None], weight.shape[1] - 1
-    y, new = torch.zeros_like(rows), None if conv_states is None else conv_states.detach().to("cpu", F64, copy=True)
-    for n, (b, start, end) in enumerate(sequences(*rows.shape[:2], query_start_loc)):
-        slot = n if cache_indices is None else int(cache_indices[n])
-        if start == end or cache_indices is not None and not min_slot <= slot < len(new):
-            continue
-        columns = H if new is None or cache_indices is not None else new.shape[2]
-        line = torch.zeros(rows.shape[2], columns, dtype=F64)
-        if new is not None and has_initial_state is not None and has_initial_state[n]:
-            line = new[slot, :, :columns]
-        line = torch.cat([line, rows[b, start:end].T], 1)
-        windows = line[:, columns - H :].unfold(1, H + 1, 1)  # [D, L, W]
-        y[b, start:end] = (windows * weight[:, None]).sum(-1).T + (0 if bias is None else bias.detach().to("cpu", F64))
-        if new is not None:
-            new[slot, :, :columns] = line[:, line.shape[1] - columns :]
-    y = torch.nn.functional.silu(y) if activation else y  # silu(0) = 0: padding stays zero
-    y = y if x.dim() == 3 else y[0]
-    return (y.mT if channels_first else y), new
-
-
-def causal_conv1d_update(x, conv_state, weight, bias=None, activation=0, conv_state_indices=None, min_slot=0):
-    rows = x[:, :, None] if x.dim() == 2 else x  # [B, D, T]
-    has = torch.ones(len(x), dtype=torch.bool)
-    y, new = causal_conv1d_fn(rows, weight, bias, conv_state, None, conv_state_indices, has, activation, min_slot, None, True)
-    return (y[:, :, 0] if x.dim() == 2 else y), new
+from gdn_ops.reference.base import F64
 
 
 def fused_gdn_gating(A_log, a, b, dt_bias, softplus_beta=1.0, softplus_threshold=20.0):
