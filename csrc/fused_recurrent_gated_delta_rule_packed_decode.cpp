@@ -27,6 +27,9 @@ void fused_recurrent_gated_delta_rule_packed_decode(const Tensor& mixed_qkv_, co
       checks.gate(name, *t, {B, H, s.ratio()}, qkv.dtype);
     else
       checks.gate(name, *t, {B, HV}, qkv.dtype);
+  for (const auto& [name, t] :
+       {std::pair("a", &a), std::pair("b", &b), std::pair("A_log", &A_log), std::pair("dt_bias", &dt_bias)})
+    checks.that(t->defined(), name, "a tensor", "None");
   checks.gate("A_log", A_log, {-1}, qkv.dtype)
       .gate("dt_bias", dt_bias, {HV}, qkv.dtype)
       .pool("ssm_pool", pool, {-1, HV, -1, -1}, {DType::fp32, DType::bf16, DType::fp16})

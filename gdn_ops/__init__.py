@@ -6,6 +6,7 @@ from gdn_ops.chunk import chunk_fwd_h, chunk_fwd_o, chunk_gated_delta_rule, chun
 from gdn_ops.conv import causal_conv1d_fn, causal_conv1d_update, conv_pack_gdn_decode_inputs
 from gdn_ops.index import prepare_chunk_indices, prepare_chunk_offsets, prepare_lens
 from gdn_ops.kkt import chunk_kkt_solve, chunk_local_cumsum, chunk_scaled_dot_kkt, solve_tril
+from gdn_ops.layer import gdn_decode, gdn_prefill
 from gdn_ops.norm import fused_gdn_gating, gated_rmsnorm, gated_rmsnorm_fp8, l2norm
 from gdn_ops.pool import copy_slots, gather_states, scatter_accepted_states, scatter_states, zero_slots
 from gdn_ops.projection import fused_post_conv_prep, split_qkvzba
@@ -38,6 +39,8 @@ __all__ = [
     "fused_recurrent_gated_delta_rule_update",
     "gated_rmsnorm",
     "gated_rmsnorm_fp8",
+    "gdn_decode",
+    "gdn_prefill",
     "l2norm",
     "chunk_kkt_solve",
     "chunk_local_cumsum",

@@ -62,7 +62,8 @@ class Out:
 
     Letters are bound by ``Op.shapes``; integers are
     letters by themselves; derived are ``N`` (sequences), ``NT`` (chunks), ``D`` (convolution channels), ``HV`` (= ``H`` where no argument
-    says) and ``S0 S1`` (the state's last two sizes, in the order ``state_v_first`` asks for). ``dtype`` names an argument (a
+    says) and ``S0 S1`` (the state's last two sizes, in the order ``state_v_first`` asks for); ``*x`` stands for the dimensions of
+    argument x but its last. ``dtype`` names an argument (a
     tensor or a dtype; the first of several that is given; as ``like`` if none is), is ``"fp32"`` or ``"fp8"``, or a function
     from the arguments to one of these.
     ``resized``: arguments -> the dimension of ``like`` that has another size, and that size.

@@ -3,110 +3,8 @@
 An op exists because it has a row here; a kernel exists because a row names it.
 """
 
+from gdn_ops.kernels import CHUNK_BK, CHUNK_PREP, CHUNK_REC, CONV, FUSED_RECURRENT, GATED_RMSNORM_FP8, MOVE_SLOTS, PREPARE_CHUNK_OFFSETS
 from gdn_ops.spec import FLOAT, HALF, Kernel, Op, Out
-
-
-def _recurrent_tune(v: dict, arch: int) -> dict:
-    """BV: columns of V a warp holds. V first, 4 loads of 16 bytes a lane, 8 where WIDE (a trial kernel on H200, fp32 16/32, us at
-    B = 1, 32, 128, 256: 4 rows 3.5, 36.2, 136, 275; 8 rows 4.0, 36.5, 136, 270; 16 rows 4.3, 47, 176, 345). K first, 32 bytes
-    of each row, so that sectors are used whole, and 4 warps side by side cover 128 bytes."""
-    halves = v["S"] != "fp32" and v["BK"] != 256
-    if v["VFIRST"]:
-        return dict(warps=1, BV={64: 8, 128: 4, 256: 4}[v["BK"]] << (halves + v["WIDE"]), WARPS=1)
-    return dict(warps=4, BV=16 if halves else 8, WARPS=4)
-
-
-FUSED_RECURRENT = Kernel(
-    name="fused_recurrent",
-    source="csrc/cuda/fused_recurrent.cu",
-    keys={
-        "S": FLOAT,
-        "VFIRST": (False, True),
-        "BK": (64, 128, 256),
-        "ALIGNED": (False, True),
-        "SINGLE": (False, True),
-        "WIDE": (False, True),
-        "SPEC": (False, True),
-    },
-    where=lambda v: (
-        (v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and not v["SINGLE"])
-        and (not v["WIDE"] or v["SINGLE"] and v["VFIRST"] and v["BK"] == 128)
-        and not (v["SPEC"] and v["SINGLE"])
-    ),
-    tune=_recurrent_tune,
-    tiles=("BV", "WARPS"),
-    hot=lambda v: v["SINGLE"],
-)
-# Chunk kernels that hold whole rows of K: fast ones for 64-token chunks and K == BK, else any K <= BK.
-CHUNK_BK = {(64, True, 64), (64, True, 128), (64, False, 128), (64, False, 256), (32, False, 256), (16, False, 256)}
-
-PREPARE_CHUNK_OFFSETS = Kernel(
-    name="prepare_chunk_offsets",
-    source="triton_src/prepare_chunk_offsets.py",
-    tune=lambda v, arch: dict(warps=4, stages=1, BN=1024),
-    tiles=("BN",),
-)
-
-
-def chunk_shapes(v: dict) -> bool:
-    """Chunk kernels: exact K of 64 or 128 with 16-byte rows (ALIGNED), or any K up to BK and any alignment."""
-    return v["BK"] in ((64, 128) if v["ALIGNED"] else (128, 256))
-
-
-def _rec_tune(v: dict, arch: int) -> dict:
-    """As deep a pipeline as shared memory allows (H200, 1 x 16384, 16/32: 2 stages 0.58 ms, 3 stages 0.41)."""
-    return dict(warps=4, stages={80: 2, 86: 1, 89: 1, 120: 1}.get(arch, 3), BT=64)
-
-
-CHUNK_PREP = Kernel(
-    name="chunk_prep",
-    source="triton_src/chunk_prep.py",
-    keys={"T": HALF, "BK": (64, 128)},
-    tune=lambda v, arch: dict(warps=4, stages=1, BT=64),
-    cpu=False,
-)
-CHUNK_REC = Kernel(
-    name="chunk_rec",
-    source="triton_src/chunk_rec.py",
-    keys={"T": HALF, "BK": (64, 128), "BV": (32, 64), "POOL": (False, True)},
-    tune=_rec_tune,
-    cpu=False,
-)
-
-
-def _conv_variants(v: dict) -> bool:
-    """Models have W = 4: pairs of channels, and packs beyond the plain walk, for it alone."""
-    packs = v["VEC"] == 4 and (v["W"] == 4 or v["ROLE"] == 0) or v["VEC"] == 2 and v["W"] == 4 and v["ROLE"] == 0
-    return v["VEC"] == 1 or v["T"] != "fp32" and packs
-
-
-# Both convolution ops are one kernel: an update is a prefill of rows whose history counts. ROLE: csrc/cuda/causal_conv1d.h.
-CONV = Kernel(
-    name="causal_conv1d",
-    source="csrc/cuda/causal_conv1d.cu",
-    keys={"T": FLOAT, "W": (2, 3, 4), "VEC": (4, 2, 1), "ROLE": (0, 1, 2)},
-    where=_conv_variants,
-    tune=lambda v, arch: dict(warps=4, THREADS=128, U=4 if v["ROLE"] else 8),
-    tiles=("THREADS",),
-    hot=True,
-)
-
-GATED_RMSNORM_FP8 = Kernel(
-    name="gated_rmsnorm_fp8",
-    source="csrc/cuda/gated_rmsnorm_fp8.cu",
-    keys={"T": FLOAT, "ALIGNED": (True, False)},
-    tune=lambda v, arch: dict(warps=4, THREADS=128, WARPS=4),
-    tiles=("THREADS", "WARPS"),
-    hot=lambda v: v["ALIGNED"],
-)
-# Every op on a pool of slots is one kernel, which moves bytes; dtypes and unit sizes are arguments.
-MOVE_SLOTS = Kernel(
-    name="move_slots",
-    source="csrc/cuda/move_slots.cu",
-    tune=lambda v, arch: dict(warps=8, THREADS=256, U=4),
-    tiles=("THREADS", "U"),
-    hot=True,
-)
 
 TABLE = (
     Op(
@@ -566,6 +464,34 @@ TABLE = (
         dtypes="bf16 fp16 fp32 fp8",
         replaces="SGLang fused_mamba_state_scatter_with_mask and fused_conv_window_scatter_with_mask",
         kernels=(MOVE_SLOTS,),
+    ),
+    Op(
+        name="gdn_prefill",
+        schema="(Tensor mixed_qkvz, Tensor? ba, Tensor(a!) conv_states, Tensor(b!) ssm_pool, Tensor cache_indices, "
+        "Tensor has_initial_state, Tensor? cu_seqlens, Tensor conv_weight, Tensor? conv_bias, Tensor A_log, Tensor dt_bias, "
+        "Tensor norm_weight, float eps=1e-6, float? scale=None, SymInt activation=1, bool use_qk_l2norm_in_kernel=True, "
+        "bool state_v_first=False, bool interleaved=False, SymInt norm_activation=1, bool norm_before_gate=True, "
+        "bool hf_rounding=False, Tensor? out_scale=None, Tensor? ssm_indices=None, Tensor(c!)? ssm_checkpoints=None, "
+        "Tensor(d!)? conv_checkpoints=None, SymInt checkpoint_every=64, Tensor? checkpoint_indices=None, "
+        "Tensor? prefix_lens=None, SymInt min_slot=0) -> Tensor",
+        shapes={"A_log": "HV", "norm_weight": "V"},
+        outputs=(Out("y", "*mixed_qkvz HV V", dtype=lambda args: "mixed_qkvz" if args["out_scale"] is None else "fp8"),),
+        dtypes="bf16 fp16 (fp32 on the CPU)",
+        replaces="the calls of every engine between a layer's projections, in prefill",
+    ),
+    Op(
+        name="gdn_decode",
+        schema="(Tensor mixed_qkvz, Tensor? ba, Tensor(a!) conv_states, Tensor(b!) ssm_pool, Tensor cache_indices, "
+        "Tensor conv_weight, Tensor? conv_bias, Tensor A_log, Tensor dt_bias, Tensor norm_weight, float eps=1e-6, "
+        "float? scale=None, SymInt activation=1, bool use_qk_l2norm_in_kernel=True, bool state_v_first=False, "
+        "bool interleaved=False, SymInt norm_activation=1, bool norm_before_gate=True, bool hf_rounding=False, "
+        "Tensor? out_scale=None, Tensor? cu_seqlens=None, Tensor? ssm_indices=None, Tensor? ssm_write_indices=None, "
+        "Tensor? num_accepted_tokens=None, Tensor(c!)? intermediate_states=None, Tensor(d!)? intermediate_windows=None, "
+        "Tensor? intermediate_indices=None, Tensor? parents=None, bool update_state=True, SymInt min_slot=0) -> Tensor",
+        shapes={"A_log": "HV", "norm_weight": "V"},
+        outputs=(Out("y", "*mixed_qkvz HV V", dtype=lambda args: "mixed_qkvz" if args["out_scale"] is None else "fp8"),),
+        dtypes="bf16 fp16 fp32",
+        replaces="the calls of every engine between a layer's projections, in decode and verify; vLLM fused_gdn_decode_post_conv_mtp",
     ),
 )
 

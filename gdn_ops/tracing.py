@@ -59,7 +59,10 @@ def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tens
             shape[-2:] = shape[:-3:-1]
         new = torch.empty(shape, dtype=dtype or model.dtype, device=like.device)
         return new.mT if swapped else new
-    return torch.empty([int(s) if s.isdigit() else sizes[s] for s in out.shape.split()], dtype=dtype, device=like.device)
+    shape = []
+    for s in out.shape.split():
+        shape += args[s[1:]].shape[:-1] if s[0] == "*" else [int(s) if s.isdigit() else sizes[s]]
+    return torch.empty(shape, dtype=dtype, device=like.device)
 
 
 def _fake(op: Op):

@@ -113,6 +113,7 @@ class Backend:
     def __init__(self, name: str):
         self.name, self.device = name, "cuda" if name == "cuda" else "cpu"
         self.launches, self.error = [], None
+        self.count_only = False  # launches are listed, nothing runs
 
     def __enter__(self):
         if self.name == "interpreter":
@@ -128,6 +129,8 @@ class Backend:
     def _launch(self, name, label, arch, programs, args):
         kernel = KERNELS[name.decode()]
         self.launches.append(label.decode())
+        if self.count_only:
+            return 1
         if not kernel.is_triton and not emulated.can_run(kernel):
             return 0
         try:

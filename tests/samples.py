@@ -6,6 +6,7 @@ packing, dtype or optional arguments. Small, seeded, and new tensors on every ca
 import torch
 from sample_inputs import BF16, FP16, FP32, HV, D, Draw, H, cumsum, fwd_h, fwd_o, index, kkt, solve, tokens, wu
 from samples_conv import CONV
+from samples_layer import LAYER
 from samples_recurrent import ODD, RECURRENT
 
 # ---- model-level ops -------------------------------------------------------------------------------------------
@@ -136,4 +137,4 @@ SAMPLES = {
         pools(BF16, (), (192, 3), True, states="intermediate_states", states_dtype=BF16, ssm_indices=[5, 0, 3, 1],
               num_accepted_tokens=[1, 3, 0, 4], intermediate_indices=[2, 0, 1, 3]),
     ],
-} | CONV | RECURRENT  # fmt: skip
+} | CONV | LAYER | RECURRENT  # fmt: skip

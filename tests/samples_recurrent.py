@@ -71,6 +71,8 @@ def packed_decode(v_first=True, state=FP32, dtype=BF16, K=D, V=D, grouped=False)
         args |= dict(out=torch.zeros(3, 1, HV, V, dtype=dtype, device=device), ssm_indices=r.ints([4, -1, 1], torch.int32))
         return args | dict(use_qk_l2norm_in_kernel=True, state_v_first=v_first)
 
+    return build
+
 
 def prefill_on_pool(v_first=False, state=FP32, checkpointed=True, packed=True, dtype=BF16, K=D, V=D):
     """Row 1 is padding; checkpoints every 64 tokens of prompts that began before the call, some of them skipped."""

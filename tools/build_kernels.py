@@ -53,7 +53,9 @@ def build_info(chosen: list[int]) -> dict:
     import torch
 
     files = [
-        p for pattern in ("csrc/**/*.cpp", "csrc/**/*.h", "csrc/**/*.cu", "triton_src/*.py", "gdn_ops/table.py") for p in ROOT.glob(pattern)
+        p
+        for pattern in ("csrc/**/*.cpp", "csrc/**/*.h", "csrc/**/*.cu", "triton_src/*.py", "gdn_ops/table.py", "gdn_ops/kernels.py")
+        for p in ROOT.glob(pattern)
     ]
     version = importlib.metadata.version
     return {

@@ -1,0 +1,185 @@
+"""A whole layer's decode and verify step against float64 and against the single ops, and the engines' flows."""
+
+import pytest
+import torch
+from backends import Backend
+from fresh import copy, same
+from harness import assert_close
+from sample_inputs import D, Draw
+from samples_layer import LAYER, decode, rows, weights
+
+import gdn_ops
+from gdn_ops import reference
+
+OP = torch.ops.gdn.gdn_decode
+RMS = {torch.bfloat16: 8e-3, torch.float16: 2e-3, torch.float32: 1e-5}  # three roundings to the activation dtype
+UPDATED = ("conv_states", "ssm_pool", "intermediate_states", "intermediate_windows")
+SAMPLES = pytest.mark.parametrize("build", LAYER["gdn_decode"], ids=range(len(LAYER["gdn_decode"])))
+
+
+def composed(mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, conv_weight, conv_bias, A_log, dt_bias, norm_weight, interleaved=False,
+             state_v_first=False, out_scale=None, cu_seqlens=None, ssm_indices=None, num_accepted_tokens=None, intermediate_states=None,
+             intermediate_windows=None, intermediate_indices=None, parents=None, update_state=True, min_slot=0):  # fmt: skip
+    """The single ops, on copies of what a projection gives."""
+    HV, (K, V) = len(A_log), ssm_pool.shape[:1:-1] if state_v_first else ssm_pool.shape[2:]
+    H = (len(conv_weight) - HV * V) // (2 * K)
+    lead = mixed_qkvz.shape[:-1]
+    two_rows = (mixed_qkvz.flatten(0, -2), None if ba is None else ba.flatten(0, -2))
+    qkv, z, b, a = gdn_ops.split_qkvzba(*two_rows, H, HV, K, V, interleaved)
+    x = qkv.view(*lead, -1).mT if len(lead) == 2 else qkv
+    y = gdn_ops.causal_conv1d_update(
+        x, conv_states, conv_weight, conv_bias, 1, cache_indices, num_accepted_tokens, cu_seqlens, intermediate_windows,
+        intermediate_indices, parents, min_slot,
+    )  # fmt: skip
+    y = (y.mT if len(lead) == 2 else y[None] if cu_seqlens is not None else y[:, None]).contiguous()
+    q, k, v = (x.unflatten(2, (n, -1)) for x, n in zip(y.split([H * K, H * K, HV * V], 2), (H, H, HV)))
+    o = gdn_ops.fused_recurrent_gated_delta_rule_update(
+        q, k, v, None, None, A_log, a.view(*v.shape[:3]), dt_bias, b.view(*v.shape[:3]), ssm_pool,
+        cache_indices if ssm_indices is None else ssm_indices, None, num_accepted_tokens, cu_seqlens, intermediate_states,
+        intermediate_indices, parents, None, update_state, None, True, state_v_first, min_slot,
+    )  # fmt: skip
+    return torch.ops.gdn.gated_rmsnorm(o.view(*lead, HV, V), norm_weight, z.view(*lead, HV, V), out_scale=out_scale)
+
+
+@SAMPLES
+def test_values(native_backend, build):
+    args = build(native_backend.device)
+    want_y, *want = reference.gdn_decode(**args)
+    y = OP(**args)
+    assert_close(y.float(), want_y, 4e-2 if y.dtype == torch.float8_e4m3fn else RMS[y.dtype], what="y")
+    for name, w in zip(UPDATED, want):
+        if name in args:
+            assert_close(args[name], w, RMS[args["mixed_qkvz"].dtype], what=name)
+
+
+@SAMPLES
+def test_is_the_single_ops(native_backend, build):
+    """Bit for bit, in results and in everything that is updated."""
+    args = build(native_backend.device)
+    theirs = copy(args)
+    y, want = OP(**args), composed(**theirs)
+    assert same(y, want)
+    assert [n for n, t in args.items() if isinstance(t, torch.Tensor) and not same(t, theirs[n])] == []
+
+
+@SAMPLES
+def test_launches(build):
+    with Backend("interpreter") as backend:
+        backend.count_only = True
+        OP(**build("cpu"))
+    assert len(backend.launches) == 3, backend.launches
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_batch_invariance(native_backend, interleaved):
+    args = decode((5,), interleaved=interleaved)(native_backend.device)
+    alone = copy(args)
+    y = OP(**args)
+    for n in range(5):
+        row = {k: t[n : n + 1] if k in ("mixed_qkvz", "ba", "cache_indices") else t for k, t in alone.items()}
+        assert same(OP(**row), y[n : n + 1])
+    assert same(alone["ssm_pool"], args["ssm_pool"]) and same(alone["conv_states"], args["conv_states"])
+
+
+S = 4  # tokens of a verify step: the last accepted one and three drafts
+
+
+def stream(device, interleaved, seed=3):
+    """A layer in fp32, and rows of projections of one request."""
+    r = Draw(device, seed)
+    layer = weights(r, D, D, dtype=torch.float32, slots=2 * S + 3, extra=S - 1)
+    return layer, rows(r, (1, 8 * S), D, D, torch.float32, interleaved)
+
+
+def token_by_token(layer, x, accepted):
+    """Float64 results of the accepted tokens, each step with another continuation of the same prefix."""
+    state = {n: layer[n].detach().cpu().double() for n in ("conv_states", "ssm_pool")}
+    shared = {n: t for n, t in layer.items() if n not in state} | dict(state_v_first=True, interleaved=x["interleaved"])
+    conv, pool = state["conv_states"][1:2, :, :3].clone(), state["ssm_pool"][1:2].clone()
+    results, at = [], 0
+    for count in accepted:
+        step = []
+        after_conv, after_pool = conv, pool
+        for t in range(S):
+            row = dict(mixed_qkvz=x["mixed_qkvz"][0, at + t : at + t + 1].cpu(), ba=x["ba"][0, at + t : at + t + 1].cpu())
+            y, after_conv, after_pool, *_ = reference.gdn_decode(
+                **row, conv_states=after_conv, ssm_pool=after_pool, cache_indices=torch.tensor([0]), **{n: t.cpu() if isinstance(t, torch.Tensor) else t for n, t in shared.items()}
+            )  # fmt: skip
+            step.append(y[0])
+            if t + 1 == count:
+                conv, pool = after_conv, after_pool
+        results.append(torch.stack(step))
+        at += S
+    return results, conv, pool
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("flow", ["slots", "steps"])
+def test_verify_and_accept(native_backend, flow, interleaved):
+    """Steps of S tokens of which 1, 2, ... S are accepted; the next starts after those. LightLLM's and vLLM's flow: a slot
+    a token and wide convolution states, read by accepted count. SGLang's: states and windows of every step in buffers,
+    what was accepted is copied to the frozen pools."""
+    device = native_backend.device
+    layer, x = stream(device, interleaved)
+    accepted = [1, 3, 4, 2, 1, 4]
+    want, want_conv, want_pool = token_by_token(layer, x, accepted)
+    common = dict(state_v_first=True, interleaved=x["interleaved"], cache_indices=torch.tensor([1], device=device))
+    pool, conv = layer["ssm_pool"], layer["conv_states"]
+    last = 1  # before the first step, column 0 is the state
+    if flow == "steps":
+        layer["conv_states"] = conv = conv[..., :3].clone()
+        states = torch.full((3, S, *pool.shape[1:]), float("nan"), device=device)
+        windows = torch.full((3, S, *conv.shape[1:]), float("nan"), device=device)
+        common |= dict(
+            intermediate_states=states,
+            intermediate_windows=windows,
+            intermediate_indices=torch.tensor([2], device=device),
+            update_state=False,
+        )
+    else:
+        common |= dict(ssm_indices=torch.tensor([[1, 2, 3, 4]], device=device))
+    for i, count in enumerate(accepted):
+        step = {n: x[n][:, i * S : (i + 1) * S] for n in ("mixed_qkvz", "ba")}
+        counts = torch.tensor([count], device=device)
+        if flow == "slots":
+            common |= dict(num_accepted_tokens=torch.tensor([last], device=device))
+        y = OP(**step, **layer, **common)
+        assert_close(y[0], want[i], 1e-5, what=f"step {i}")
+        if flow == "steps":
+            for pool_, kept in ((pool, states), (conv, windows)):
+                gdn_ops.scatter_accepted_states(pool_, kept, common["cache_indices"], counts, common["intermediate_indices"], slot_dim=0)
+        last = count
+    if flow == "steps":
+        assert_close(pool[1], want_pool[0], 1e-5, what="pool")
+        assert_close(conv[1], want_conv[0], 1e-5, what="window")
+    else:
+        assert_close(pool[last], want_pool[0], 1e-5, what="pool")
+        assert_close(conv[1, :, last - 1 : last + 2], want_conv[0], 1e-5, what="window")
+
+
+REFUSALS = {
+    "mixed_qkvz: expected rows": lambda x: dict(mixed_qkvz=x["mixed_qkvz"][..., :-1]),
+    "mixed_qkvz: expected two dimensions": lambda x: dict(cu_seqlens=torch.tensor([0, 3, 7, 12])),
+    "mixed_qkvz: expected rows evenly apart": lambda x: dict(mixed_qkvz=x["mixed_qkvz"][:, :3], ba=x["ba"][:, :3]),
+    "ba: expected": lambda x: dict(ba=x["ba"][..., :-1]),
+    "conv_weight: expected": lambda x: dict(conv_weight=x["conv_weight"][:-2]),
+    "conv_bias: expected": lambda x: dict(conv_bias=torch.ones(3)),
+    "ssm_pool: expected": lambda x: dict(ssm_pool=x["ssm_pool"].transpose(-1, -2)),
+    "cache_indices: expected": lambda x: dict(cache_indices=x["cache_indices"][:-1]),
+    "ssm_indices: expected": lambda x: dict(ssm_indices=x["ssm_indices"][:, :2]),
+    r"ssm_indices: expected \[N, S \+ 1\] with num_accepted_tokens": lambda x: dict(ssm_indices=None),
+    "num_accepted_tokens: expected": lambda x: dict(num_accepted_tokens=x["num_accepted_tokens"][:-1]),
+    "intermediate_windows: expected with": lambda x: dict(intermediate_states=torch.zeros(3, 4, 4, D, D)),
+    "intermediate_windows: expected a tensor with parents": lambda x: dict(parents=torch.zeros(3, 4, dtype=torch.int32)),
+    "intermediate_windows: expected a tensor without update_state": lambda x: dict(update_state=False),
+}
+
+
+@pytest.mark.parametrize("text", REFUSALS)
+def test_refusals(text):
+    args = decode((3, 4), flow="slots")("cpu")
+    args |= REFUSALS[text](args)
+    before = copy(args)
+    with pytest.raises(RuntimeError, match=f"gdn.gdn_decode: (.*; )?{text}"):
+        OP(**args)
+    assert all(same(t, before[n]) for n, t in args.items() if isinstance(t, torch.Tensor))
