@@ -57,7 +57,7 @@ def conv_verify(T=4, kind="accepted", dtype=BF16, C=64, W=4):
         if kind == "ring":
             return args | dict(cache_seqlens=r.ints([2, 100, 3], torch.int32), out=torch.empty(B, C, T, dtype=dtype, device=device))
         args |= dict(intermediate_windows=r.normal(B, T, C, W - 1, dtype=dtype))
-        return args | dict(parents=r.ints([[-1, 0, 0, 1]] * B)) if kind == "tree" else args
+        return args | dict(parents=r.ints([[-1, 0, 0, 1]] * B), intermediate_indices=r.ints([2, 0, 1])) if kind == "tree" else args
 
     return build
 
