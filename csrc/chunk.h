@@ -107,7 +107,7 @@ inline Tensor recurrent_on_pool(const char* op, const RecurrentSizes& s, const V
                                 const View& g, const View& beta, const View& cu_seqlens, std::optional<double> scale,
                                 bool l2norm, const ChunkStates& states) {
   const View &pool = states.h0, &to = states.checkpoint_slots;
-  const auto kernel = pick_recurrent(op, s, q.device, pool, states.v_first, {}, states.checkpoints.defined());
+  const auto kernel = pick_recurrent(op, s, q.device, pool, states.v_first, states.checkpoints.defined());
   Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
   FusedRecurrentArgs a = recurrent_args(s, q.dtype, scale, l2norm, kernel);
   a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);

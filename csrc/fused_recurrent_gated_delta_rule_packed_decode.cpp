@@ -7,13 +7,13 @@ void fused_recurrent_gated_delta_rule_packed_decode(const Tensor& mixed_qkv_, co
                                                     const Tensor& A_log_, const Tensor& dt_bias_,
                                                     std::optional<double> scale, const Tensor& ssm_pool_,
                                                     const Tensor& out_, const Tensor& ssm_indices_,
-                                                    bool use_qk_l2norm_in_kernel, bool state_v_first,
-                                                    int64_t min_slot) {
+                                                    bool use_qk_l2norm_in_kernel, bool state_v_first, int64_t min_slot,
+                                                    const OptTensor& pool_scale_, const OptTensor& rounding_seed_) {
   constexpr const char* op = "fused_recurrent_gated_delta_rule_packed_decode";
 
   // shapes
   const View qkv(mixed_qkv_), a(a_), b(b_), A_log(A_log_), dt_bias(dt_bias_), pool(ssm_pool_), out(out_);
-  const View slots(ssm_indices_);
+  const PoolSlots slots{.read = View(ssm_indices_), .scales = View(pool_scale_), .seed = View(rounding_seed_)};
   const int64_t B = qkv.size(0), D = qkv.size(1), HV = A_log.size(0);
   const int64_t K = pool.size(state_v_first ? 3 : 2), V = pool.size(state_v_first ? 2 : 3);
   const int64_t H = K >= 1 && D > HV * V ? (D - HV * V) / (2 * K) : 0;
@@ -32,12 +32,13 @@ void fused_recurrent_gated_delta_rule_packed_decode(const Tensor& mixed_qkv_, co
     checks.that(t->defined(), name, "a tensor", "None");
   checks.gate("A_log", A_log, {-1}, qkv.dtype)
       .gate("dt_bias", dt_bias, {HV}, qkv.dtype)
-      .pool("ssm_pool", pool, {-1, HV, -1, -1}, {DType::fp32, DType::bf16, DType::fp16})
+      .pool("ssm_pool", pool, {-1, HV, -1, -1}, {DType::fp32, DType::bf16, DType::fp16, DType::fp8})
       .that(K >= 1 && K <= 256, "ssm_pool", "a head size K of 1 to 256", K)
       .that(V >= 1 && V <= 256, "ssm_pool", "a head size V of 1 to 256", V)
       .that(H >= 1 && HV >= 1 && D == 2 * H * K + HV * V && HV % H == 0, "mixed_qkv",
             "2 * H * K + HV * V columns, with HV a multiple of H", D)
-      .index("ssm_indices", slots, {B});
+      .that(slots.read.dim == 1, "ssm_indices", "one dimension [B]", slots.read);
+  slots.check(checks, s, pool, state_v_first);
   if (out.dim == 3)
     checks.pool("out", out, {B, HV, V}, {qkv.dtype});
   else
@@ -45,7 +46,7 @@ void fused_recurrent_gated_delta_rule_packed_decode(const Tensor& mixed_qkv_, co
   checks.done();
 
   // pick
-  const auto kernel = pick_recurrent(op, s, qkv.device, pool, state_v_first);
+  const auto kernel = pick_recurrent(op, s, qkv.device, pool, state_v_first, slots.more());
 
   // launch
   FusedRecurrentArgs args = recurrent_args(s, qkv.dtype, scale, use_qk_l2norm_in_kernel, kernel);
@@ -58,7 +59,7 @@ void fused_recurrent_gated_delta_rule_packed_decode(const Tensor& mixed_qkv_, co
   args.o = out.data, args.o_stride = out.stride(0);
   args.h0 = args.ht = pool.data, args.h0_stride = args.ht_stride = pool.stride(0);
   args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
-  args.read = index_arg(slots);
+  slots.fill(args);
   launch_recurrent(kernel, s, args);
 }
 

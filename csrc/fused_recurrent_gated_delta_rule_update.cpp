@@ -9,8 +9,8 @@ Tensor fused_recurrent_gated_delta_rule_update(
     const Tensor& ssm_pool_, const Tensor& ssm_indices_, const OptTensor& ssm_write_indices_,
     const OptTensor& num_accepted_tokens_, const OptTensor& cu_seqlens_, const OptTensor& intermediate_states_,
     const OptTensor& intermediate_indices_, const OptTensor& parents_, const OptTensor& has_initial_state_,
-    bool update_state, std::optional<double> scale, bool use_qk_l2norm_in_kernel, bool state_v_first,
-    int64_t min_slot) {
+    bool update_state, std::optional<double> scale, bool use_qk_l2norm_in_kernel, bool state_v_first, int64_t min_slot,
+    const OptTensor& pool_scale_, const OptTensor& rounding_seed_) {
   constexpr const char* op = "fused_recurrent_gated_delta_rule_update";
 
   // shapes
@@ -21,7 +21,9 @@ Tensor fused_recurrent_gated_delta_rule_update(
                         .accepted = View(num_accepted_tokens_),
                         .steps = View(intermediate_states_),
                         .steps_slots = View(intermediate_indices_),
-                        .parents = View(parents_)};
+                        .parents = View(parents_),
+                        .scales = View(pool_scale_),
+                        .seed = View(rounding_seed_)};
   const RecurrentSizes s(q, v, cu_seqlens);
   const bool raw = A_log.defined() || a.defined() || dt_bias.defined() || b.defined();
 
@@ -46,8 +48,8 @@ Tensor fused_recurrent_gated_delta_rule_update(
   checks.gate("A_log", A_log, {s.HV}, q.dtype)
       .gate("dt_bias", dt_bias, {s.HV}, q.dtype)
       .pool("ssm_pool", pool, {-1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
-            {DType::fp32, DType::bf16, DType::fp16});
-  slots.check(checks, s, state_v_first);
+            {DType::fp32, DType::bf16, DType::fp16, DType::fp8});
+  slots.check(checks, s, pool, state_v_first);
   if (has_state.defined())
     checks.shape("has_initial_state", has_state, {s.N})
         .dtype("has_initial_state", has_state, {DType::b8})
@@ -55,7 +57,7 @@ Tensor fused_recurrent_gated_delta_rule_update(
   checks.done();
 
   // pick
-  const auto kernel = pick_recurrent(op, s, q.device, pool, state_v_first, slots.steps, slots.spec());
+  const auto kernel = pick_recurrent(op, s, q.device, pool, state_v_first, slots.more());
 
   // launch
   Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);

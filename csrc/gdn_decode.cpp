@@ -45,7 +45,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
             .steps = states,
             .steps_slots = View(intermediate_indices),
             .parents = tree}
-      .check(checks, sizes, state_v_first);
+      .check(checks, sizes, View(ssm_pool), state_v_first);
   checks.done();
 
   // launch: convolution, rule with raw gates, gated norm
@@ -68,7 +68,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
       tokens(qkv, {B, T, H, K}, {T * D, D, K, 1}, 0), tokens(qkv, {B, T, H, K}, {T * D, D, K, 1}, H * K),
       tokens(qkv, {B, T, HV, V}, {T * D, D, V, 1}, 2 * H * K), {}, {}, A_log, gate(1), dt_bias, gate(0), ssm_pool,
       ssm_indices.value_or(cache_indices), ssm_write_indices, num_accepted_tokens, cu_seqlens_, intermediate_states,
-      intermediate_indices, parents, {}, update_state, scale, use_qk_l2norm_in_kernel, state_v_first, min_slot);
+      intermediate_indices, parents, {}, update_state, scale, use_qk_l2norm_in_kernel, state_v_first, min_slot, {}, {});
   if (!rows) o = tokens(o, {B * T, HV, V}, {HV * V, V, 1}, 0);
   return gated_rmsnorm(o, norm_weight, layer.z(mixed_qkvz), eps, norm_activation, norm_before_gate, 0, hf_rounding,
                        out_scale);

@@ -44,13 +44,27 @@ inline Checks& check_tokens(Checks& checks, const RecurrentSizes& s, const View&
 
 // Where the states of a pool are read and written, and what speculative decoding adds to it.
 struct PoolSlots {
-  View read, write, accepted, steps, steps_slots, parents;
+  View read = {}, write = {}, accepted = {}, steps = {}, steps_slots = {}, parents = {};
+  View scales = {}, seed = {};  // of fp8 pools, and of stochastic rounding to bf16
 
   // Whether a state is stored after every token: the table that says where has a column for each.
   bool every() const { return (write.defined() ? write : read).dim == 2; }
-  bool spec() const { return read.dim == 2 || every() || steps.defined() || parents.defined(); }
+  // Whether a plain step would not do: reading and writing one slot a row, as the pool's numbers are.
+  bool more() const { return read.dim == 2 || every() || steps.defined() || parents.defined() || seed.defined(); }
 
-  void check(Checks& checks, const RecurrentSizes& s, bool state_v_first) const {
+  void check(Checks& checks, const RecurrentSizes& s, const View& pool, bool state_v_first) const {
+    if (pool.dtype == DType::fp8)
+      checks.shape("pool_scale", scales, {s.HV})
+          .dtype("pool_scale", scales, {DType::fp32})
+          .device("pool_scale", scales)
+          .no_grad("pool_scale", scales);
+    else
+      checks.that(!scales.defined(), "pool_scale", "None, as the pool is not fp8", "a tensor");
+    if (seed.defined())
+      checks.shape("rounding_seed", seed, {1})
+          .dtype("rounding_seed", seed, {DType::i64})
+          .device("rounding_seed", seed)
+          .that(pool.dtype == DType::bf16, "rounding_seed", "None, as the pool is not bf16", "a tensor");
     const auto columns = [&](const char* arg, const View& t) {
       checks.that(t.size(1) >= 1 && (s.packed || t.size(1) >= s.T), arg, "a column for every token of a row", t);
     };
@@ -91,6 +105,8 @@ struct PoolSlots {
     spec.steps = steps.data, spec.steps_dtype = static_cast<int32_t>(steps.dtype);
     spec.steps_slots = index_arg(steps_slots), spec.n_steps_slots = steps.size(0);
     spec.steps_stride = steps.stride(0), spec.steps_stride_t = steps.stride(1);
+    spec.scales = static_cast<const float*>(scales.data), spec.scales_stride = scales.stride(0);
+    spec.seed = static_cast<const int64_t*>(seed.data);
     spec.parents = index_arg(parents), spec.parents_step = step(parents);
     for (const View* t : {&read, &write, &steps, &parents})
       if (t->dim >= 2) spec.most_tokens = static_cast<int32_t>(std::min<int64_t>(spec.most_tokens, t->size(1)));
@@ -106,19 +122,16 @@ inline bool states_aligned(const View& t) {
 
 // The kernel for these sizes. Aligned states have whole rows and are read and written 16 bytes at a time.
 inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const RecurrentSizes& s, Device device,
-                                                       const View& h0, bool state_v_first, const View& steps = {},
-                                                       bool spec = false) {
+                                                       const View& h0, bool state_v_first, bool more = false) {
   const DType S = h0.defined() ? h0.dtype : DType::fp32;
-  const bool aligned =
-      (s.K == 64 || s.K == 128) && s.V % 16 == 0 && states_aligned(h0) && (steps.dtype != S || states_aligned(steps));
+  const bool aligned = (s.K == 64 || s.K == 128) && s.V % 16 == 0 && S != DType::fp8 && states_aligned(h0);
   const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
-  const bool single = aligned && s.T == 1 && !s.packed && !spec;
+  const bool single = aligned && s.T == 1 && !s.packed && !more;
   // Two columns more a lane cost the first rows of a batch time and save instructions per byte: worth it once there are
   // many, and earlier with half the bytes a column. The sums, and so the bits, are the same.
   const bool wide = single && state_v_first && BK == 128 && s.N * s.HV >= (S == DType::fp32 ? 4096 : 1024);
   return pick<kernels::fused_recurrent>(
-      op, device,
-      {.S = S, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single, .WIDE = wide, .SPEC = spec});
+      op, device, {.S = S, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single, .WIDE = wide});
 }
 
 // The arguments that every op has; tokens, gates and where states are read and written are the op's own. A block holds

@@ -17,18 +17,17 @@ FUSED_RECURRENT = Kernel(
     name="fused_recurrent",
     source="csrc/cuda/fused_recurrent.cu",
     keys={
-        "S": FLOAT,
+        "S": (*FLOAT, "fp8"),
         "VFIRST": (False, True),
         "BK": (64, 128, 256),
         "ALIGNED": (False, True),
         "SINGLE": (False, True),
         "WIDE": (False, True),
-        "SPEC": (False, True),
     },
     where=lambda v: (
         (v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and not v["SINGLE"])
         and (not v["WIDE"] or v["SINGLE"] and v["VFIRST"] and v["BK"] == 128)
-        and not (v["SPEC"] and v["SINGLE"])
+        and not (v["S"] == "fp8" and v["ALIGNED"])
     ),
     tune=_recurrent_tune,
     tiles=("BV", "WARPS"),

@@ -73,6 +73,8 @@ def fused_recurrent_gated_delta_rule_update(
     use_qk_l2norm_in_kernel: bool = False,
     state_v_first: bool = False,
     min_slot: int = 0,
+    pool_scale: torch.Tensor | None = None,
+    rounding_seed: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Decode and speculative verify: the gated delta rule on a pool of states, which is updated in place.
 
@@ -84,8 +86,8 @@ def fused_recurrent_gated_delta_rule_update(
         g, beta: ``[B, T, HV]``, fp32 or q's dtype; ``beta=None`` is ones. None both with raw gates.
         A_log, dt_bias: ``[HV]``; a, b: ``[B, T, HV]``; fp32 or q's dtype. All four or none. g, beta, a and b may also be
             ``[B, T, H, HV // H]``, any strides: views of a projection whose columns are grouped by key head.
-        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16. Any slot stride, the
-            rest contiguous: a pool is never copied. Changed in place.
+        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16, fp16 or fp8 (e4m3fn). Any
+            slot stride, the rest contiguous: a pool is never copied. Changed in place.
         ssm_indices: ``[N]`` or ``[N, S + 1]``, int32 or int64, any strides: each sequence's slot, or one slot a token: the sequence
             starts from column ``num_accepted_tokens - 1`` and the state after token t goes to column t. A slot to start from below
             ``min_slot`` or past the pool marks padding: its output is zeros and no state is read or written. Slots of live rows
@@ -104,6 +106,11 @@ def fused_recurrent_gated_delta_rule_update(
         has_initial_state: ``[N]`` bool; False starts from zeros, whatever the slot holds. None: all True.
         update_state: False leaves the pool as it is.
         min_slot: smallest slot that is not padding.
+        pool_scale: ``[HV]`` fp32, any stride, with fp8 pools and only then: a state is its numbers times its head's scale, and is
+            stored to nearest, ties to even, saturated at +-448.
+        rounding_seed: ``[1]`` int64, on the device: states go to a bf16 pool rounded at random to one of the two numbers next to
+            them, without bias. The same seed, slot and element give the same bits, in any batch; another seed for every call
+            is the caller's to set. None: to nearest.
 
     No row has more tokens than a 2-D argument has columns; with ``cu_seqlens`` such a row is padding.
 
@@ -121,7 +128,7 @@ def fused_recurrent_gated_delta_rule_update(
     return _ops.fused_recurrent_gated_delta_rule_update(
         q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices, num_accepted_tokens, cu_seqlens,
         intermediate_states, intermediate_indices, parents, has_initial_state, update_state, scale, use_qk_l2norm_in_kernel,
-        state_v_first, min_slot,
+        state_v_first, min_slot, pool_scale, rounding_seed,
     )  # fmt: skip
 
 
@@ -138,6 +145,8 @@ def fused_recurrent_gated_delta_rule_packed_decode(
     use_qk_l2norm_in_kernel: bool = False,
     state_v_first: bool = False,
     min_slot: int = 0,
+    pool_scale: torch.Tensor | None = None,
+    rounding_seed: torch.Tensor | None = None,
 ) -> None:
     """Decode of one token a row from packed rows ``[q | k | v]``; ``out`` and the pool are changed in place.
 
@@ -149,10 +158,10 @@ def fused_recurrent_gated_delta_rule_packed_decode(
         a, b: ``[B, HV]`` or, grouped by key head, ``[B, H, HV // H]``; A_log, dt_bias: ``[HV]``; fp32 or mixed_qkv's dtype, any
             strides.
         scale: of q; None: ``K ** -0.5``.
-        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16, any slot stride.
+        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16, fp16 or fp8, any slot stride.
         out: ``[B, 1, HV, V]`` or ``[B, HV, V]`` in mixed_qkv's dtype, any row stride. Zeros for padded rows.
         ssm_indices: ``[B]``, int32 or int64; a slot below ``min_slot`` or past the pool marks padding.
-        use_qk_l2norm_in_kernel, state_v_first, min_slot: see ``fused_recurrent_gated_delta_rule_update``.
+        use_qk_l2norm_in_kernel, state_v_first, min_slot, pool_scale, rounding_seed: see ``fused_recurrent_gated_delta_rule_update``.
 
     Raises:
         RuntimeError: wrong rank, size, dtype, device or stride, or an input requires a gradient.
@@ -160,5 +169,6 @@ def fused_recurrent_gated_delta_rule_packed_decode(
     Source: ``fused_recurrent_gated_delta_rule_packed_decode`` of SGLang and vLLM.
     """
     _ops.fused_recurrent_gated_delta_rule_packed_decode(
-        mixed_qkv, a, b, A_log, dt_bias, scale, ssm_pool, out, ssm_indices, use_qk_l2norm_in_kernel, state_v_first, min_slot
-    )
+        mixed_qkv, a, b, A_log, dt_bias, scale, ssm_pool, out, ssm_indices, use_qk_l2norm_in_kernel, state_v_first, min_slot,
+        pool_scale, rounding_seed,
+    )  # fmt: skip

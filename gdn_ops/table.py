@@ -290,7 +290,7 @@ TABLE = (
         "Tensor(a!) ssm_pool, Tensor ssm_indices, Tensor? ssm_write_indices=None, Tensor? num_accepted_tokens=None, "
         "Tensor? cu_seqlens=None, Tensor(b!)? intermediate_states=None, Tensor? intermediate_indices=None, Tensor? parents=None, "
         "Tensor? has_initial_state=None, bool update_state=True, float? scale=None, bool use_qk_l2norm_in_kernel=False, "
-        "bool state_v_first=False, SymInt min_slot=0) -> Tensor",
+        "bool state_v_first=False, SymInt min_slot=0, Tensor? pool_scale=None, Tensor? rounding_seed=None) -> Tensor",
         shapes={"q": "B T H K", "v": "B T HV V"},
         outputs=(Out("o", "B T HV V", dtype="q"),),
         dtypes="bf16 fp16 fp32",
@@ -300,7 +300,8 @@ TABLE = (
     Op(
         name="fused_recurrent_gated_delta_rule_packed_decode",
         schema="(Tensor mixed_qkv, Tensor a, Tensor b, Tensor A_log, Tensor dt_bias, float? scale, Tensor(a!) ssm_pool, "
-        "Tensor(b!) out, Tensor ssm_indices, bool use_qk_l2norm_in_kernel=False, bool state_v_first=False, SymInt min_slot=0) -> ()",
+        "Tensor(b!) out, Tensor ssm_indices, bool use_qk_l2norm_in_kernel=False, bool state_v_first=False, SymInt min_slot=0, "
+        "Tensor? pool_scale=None, Tensor? rounding_seed=None) -> ()",
         shapes={"mixed_qkv": "B D"},
         outputs=(),
         dtypes="bf16 fp16 fp32",

@@ -10,7 +10,7 @@ from samples import SAMPLES
 from gdn_ops.table import OPS
 
 OFFSETS = ("cu_seqlens", "query_start_loc")
-PARAMETERS = ("weight", "bias", "A_log", "dt_bias", "out_scale")  # of a layer: neither tokens nor rows
+PARAMETERS = ("weight", "bias", "A_log", "dt_bias", "out_scale", "pool_scale", "rounding_seed")  # neither tokens nor rows
 STATES = ("initial_state", "states", "h")  # not activations, of no pool
 FLAGS = ("has_initial_state", "mask")
 NUMBERS = ("num_accepted_tokens", "prefix_lens", "cache_seqlens", "parents", "seq_idx")  # of a row
@@ -194,12 +194,12 @@ class Call:
 
 
 def fill(t: torch.Tensor, slot_dim: int, slots: list[int]) -> torch.Tensor:
-    """A copy with NaN, of bits no kernel makes, in these slots."""
+    """A copy with NaN, of bits no kernel makes (fp8 has one NaN of either sign), in these slots."""
     t = t.clone(memory_format=torch.preserve_format)
-    odd = {2: 0x7FD5, 4: 0x7FD55AA5}[t.element_size()]
+    odd = {1: 0x7F, 2: 0x7FD5, 4: 0x7FD55AA5}[t.element_size()]
     for s in slots:
         t.select(slot_dim, s).copy_(
-            torch.tensor(odd, dtype={2: torch.int16, 4: torch.int32}[t.element_size()], device=t.device).view(t.dtype)
+            torch.tensor(odd, dtype={1: torch.int8, 2: torch.int16, 4: torch.int32}[t.element_size()], device=t.device).view(t.dtype)
         )
     return t
 

@@ -92,9 +92,22 @@ def prefill_on_pool(v_first=False, state=FP32, checkpointed=True, packed=True, d
     return build
 
 
+def rounded(build, fp8=False):
+    """The same call on an fp8 pool with scales, or with stochastic rounding of its bf16 pool."""
+
+    def change(device):
+        args = build(device)
+        if not fp8:
+            return args | dict(rounding_seed=torch.tensor([7], device=device))
+        return args | dict(ssm_pool=args["ssm_pool"].to(torch.float8_e4m3fn), pool_scale=torch.linspace(0.5, 2, HV, device=device))
+
+    return change
+
+
 RECURRENT = {
     "fused_recurrent_gated_delta_rule_packed_decode": [
         packed_decode(), packed_decode(grouped=True), packed_decode(False, BF16, FP16, **ODD),
+        rounded(packed_decode(state=BF16)), rounded(packed_decode(), fp8=True),
     ],
     "chunk_gated_delta_rule_update": [
         prefill_on_pool(), prefill_on_pool(True, BF16), prefill_on_pool(checkpointed=False, packed=False, state=FP16),
@@ -104,5 +117,6 @@ RECURRENT = {
         update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),
         update(dtype=FP16, **ODD), update_packed(), update(T=4, two_d=True, v_first=True), update(T=2, two_d=True, state=BF16, **ODD),
         verify(), verify(tree=True), verify(v_first=False, tree=True, state=FP32, **ODD),
+        rounded(update(state=BF16)), rounded(update(T=2, two_d=True, v_first=True, **ODD), fp8=True),
     ],
 }  # fmt: skip

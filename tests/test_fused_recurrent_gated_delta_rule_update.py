@@ -235,7 +235,7 @@ REFUSALS = [
     (dict(ssm_pool=X.pool.transpose(-1, -2), state_v_first=True), r"ssm_pool: expected contiguous slots .*, got strides \[8192, 2048, 1, 32\]"),
     (dict(ssm_pool=X.pool[:1].expand(6, -1, -1, -1)), "ssm_pool: expected contiguous slots"),
     (dict(ssm_pool=X.pool[..., ::2].repeat_interleave(2, -1)[..., ::2], v=X.v[..., :16]), "ssm_pool: expected contiguous slots"),
-    (dict(ssm_pool=X.pool.double()), "ssm_pool: expected fp32 or bf16 or fp16, got another dtype"),
+    (dict(ssm_pool=X.pool.double()), "ssm_pool: expected fp32 or bf16 or fp16 or fp8_e4m3, got another dtype"),
     (dict(ssm_pool=X.pool.clone().requires_grad_()), "ssm_pool: expected no gradient"),
     (dict(ssm_indices=NEXT[:1]), r"ssm_indices: expected shape \[2\], got \[1\]"),
     (dict(ssm_indices=NEXT.float()), "ssm_indices: expected int32 or int64, got fp32"),

@@ -18,7 +18,7 @@ from gdn_ops import _library, reference
 from gdn_ops.table import KERNELS, OPS, TABLE
 
 ROOT = Path(__file__).resolve().parent.parent
-DTYPE_CODE = {"bf16": 0, "fp16": 1, "fp32": 2, "i32": 3, "i64": 4}
+DTYPE_CODE = {"bf16": 0, "fp16": 1, "fp32": 2, "i32": 3, "i64": 4, "fp8": 7}
 LINES = {  # style rule 9; the last pattern that fits counts, and the table is data
     "gdn_ops/**/*.py": 250, "gdn_ops/table.py": 600, "tools/*.py": 250, "tools/*.sh": 250, "triton_src/*.py": 300, "csrc/*.cpp": 120, "csrc/cpu/*": 300,
     "csrc/runtime/*": 250, "tests/*.py": 300, "examples/*.py": 250,

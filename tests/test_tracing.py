@@ -23,8 +23,11 @@ def call(name, sample, device):
 @pytest.mark.parametrize("device", DEVICES)
 @per_call
 def test_opcheck(name, sample, device):
-    op = getattr(torch.ops.gdn, name).default
-    torch.library.opcheck(op, (), call(name, sample, device))
+    op, args = getattr(torch.ops.gdn, name).default, call(name, sample, device)
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic"]
+    if any(isinstance(x, torch.Tensor) and x.dtype == torch.float8_e4m3fn for x in args.values()):
+        checks.remove("test_schema")  # it compares copies of the arguments, and torch has no isclose for fp8
+    torch.library.opcheck(op, (), args, test_utils=checks)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -88,7 +88,7 @@ class CudaVariant(NamedTuple):
 
 
 def cuda_variants(kernel: Kernel, arch: int) -> list[CudaVariant]:
-    ctype = {"bf16": "__nv_bfloat16", "fp16": "__half", "fp32": "float"}
+    ctype = {"bf16": "__nv_bfloat16", "fp16": "__half", "fp32": "float", "fp8": "gdn::fp8"}
     found = []
     for variant in kernel.variants():
         tune, label = kernel.tune(variant, arch), kernel.label(variant)
@@ -161,7 +161,7 @@ def kernels_header(kernels: list[Kernel]) -> str:
 
 # ---- registry --------------------------------------------------------------------------------------------------
 
-DTYPE_CODE = {"bf16": 0, "fp16": 1, "fp32": 2, "i32": 3, "i64": 4}  # enum class DType
+DTYPE_CODE = {"bf16": 0, "fp16": 1, "fp32": 2, "i32": 3, "i64": 4, "fp8": 7}  # enum class DType
 
 
 def registry(kernels: list[Kernel], archs: list[int], packs: dict, build_info: dict) -> tuple[str, str]:

@@ -10,175 +10,15 @@
 // Every load of the state is issued before its first use, and the token's own loads before that.
 // SINGLE: every sequence is one token of a dense batch. ALIGNED: K == BK, V a multiple of BV, states on 16 bytes; other
 // variants mask by the sizes at run time and move states one element at a time, in the same lanes.
-// SPEC: speculative decoding (SpecArgs): states stored after every token, start columns by accepted counts, draft
-// trees; and checkpoints. Sums over K go in one order whatever the batch: a row's result never depends on its
-// neighbours.
+// Variants other than SINGLE also have speculative decoding (SpecArgs): states stored after every token, start columns
+// by accepted counts, draft trees; checkpoints; states in fp8; and stochastic rounding of bf16 ones. Sums over K go in
+// one order whatever the batch: a row's result never depends on its neighbours.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent.h"
+#include "recurrent_state.h"
 
 namespace gdn {
-
-constexpr unsigned kAll = 0xffffffffu;
-
-// ---- which lane holds what -------------------------------------------------------------------------------------
-
-template <class S, bool VFIRST, int BK, int BV>
-struct Lanes {
-  static constexpr bool V_FIRST = VFIRST;
-  static constexpr int VEC = 16 / sizeof(S);
-  static constexpr int LV = !VFIRST ? BV / VEC : BK / VEC >= 32 ? 1 : 32 * VEC / BK;  // lanes along V
-  static constexpr int LK = 32 / LV;                                                  // lanes along K
-  static constexpr int NV = BV / LV, NK = BK / LK;                                    // elements of a lane
-  static constexpr int NL = NV * NK / VEC;                                            // loads of a lane
-  static constexpr int GK = VFIRST ? VEC : NK < 8 ? NK : 8;                           // consecutive ones along K
-  static constexpr int STEP = VFIRST ? 1 : LV;                                        // lanes apart along K
-  static_assert(LV * NV == BV && LK * NK == BK && NV * 2 <= LK, "BV does not suit BK");
-
-  int k, v;  // coordinates of this lane
-
-  __device__ __forceinline__ explicit Lanes(int lane)
-      : k(VFIRST ? lane % LK : lane / LV), v(VFIRST ? lane / LK : lane % LV) {}
-
-  static __device__ __forceinline__ int lane(int k, int v) { return VFIRST ? v * LK + k : k * LV + v; }
-  // Index along K of the lane's element i, and along V, from the warp's first column, of its column i.
-  __device__ __forceinline__ int k_of(int i) const { return (i / GK * LK + k) * GK + i % GK; }
-  __device__ __forceinline__ int v_of(int i) const { return VFIRST ? i * LV + v : v * VEC + i; }
-  // Element e of load j: its index along K and along V.
-  __device__ __forceinline__ int k_of(int j, int e) const { return VFIRST ? k_of(j % (NK / VEC) * VEC + e) : k_of(j); }
-  __device__ __forceinline__ int v_of(int j, int e) const { return VFIRST ? v_of(j / (NK / VEC)) : v_of(e); }
-
-  // Sums of x[0 .. N) over the lanes along K. Each exchange halves what a lane still sums (then doubles what it has),
-  // so N numbers take N - 1 shuffles and a few more, not 5 N. Lane k is left with number k * N / LK.
-  template <int N>
-  __device__ __forceinline__ float sum(float (&x)[N]) const {
-#pragma unroll
-    for (int far = LK / 2, n = N; far > 0; far /= 2) {
-      if (n == 1) {
-        x[0] += __shfl_xor_sync(kAll, x[0], far * STEP);
-      } else {
-        n /= 2;
-        const bool upper = k & far;
-#pragma unroll
-        for (int i = 0; i < n; ++i) {
-          const float mine = upper ? x[i + n] : x[i], theirs = upper ? x[i] : x[i + n];
-          x[i] = mine + __shfl_xor_sync(kAll, theirs, far * STEP);
-        }
-      }
-    }
-    return x[0];
-  }
-
-  // The sum of one number over the lanes along K, in each of them.
-  static __device__ __forceinline__ float sum(float x) {
-#pragma unroll
-    for (int far = LK / 2; far > 0; far /= 2) x += __shfl_xor_sync(kAll, x, far * STEP);
-    return x;
-  }
-};
-
-// ---- states ----------------------------------------------------------------------------------------------------
-
-// A lane's part of a head's state, in the order of its loads. `bits` holds 16-byte loads not yet looked at.
-template <class S, class L, bool ALIGNED>
-struct State {
-  static constexpr int VEC = L::VEC;
-  float x[L::NL][VEC];
-  uint4 bits[L::NL];
-
-  __device__ __forceinline__ float& at(int v, int k) {
-    return L::V_FIRST ? x[v * (L::NK / VEC) + k / VEC][k % VEC] : x[k][v];
-  }
-
-  static __device__ __forceinline__ int offset(int k, int v, int K, int V) {
-    return L::V_FIRST ? v * K + k : k * V + v;
-  }
-  // Of load j, from load 0 of the same lane.
-  static __device__ __forceinline__ int step(int j, int K, int V) {
-    constexpr int C = L::NK / VEC;
-    return L::V_FIRST ? j / C * L::LV * K + j % C * L::LK * VEC : (j / L::GK * L::LK * L::GK + j % L::GK) * V;
-  }
-
-  // `p`: the head's state. Stays as it is in memory until unpack() where ALIGNED.
-  __device__ __forceinline__ void load(const S* p, const L& lanes, int v0, int K, int V) {
-    const auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
-#pragma unroll
-    for (int j = 0; j < L::NL; ++j) {
-      if constexpr (ALIGNED) {
-        bits[j] = __ldcs(reinterpret_cast<const uint4*>(first + step(j, K, V)));
-      } else {
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) {
-          const bool inside = lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V;
-          x[j][e] = inside
-                        ? Number<S>::value(reinterpret_cast<const typename Number<S>::Bits*>(first)[step(j, K, V) + e])
-                        : 0.0f;
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int j = 0; j < L::NL; ++j) {
-      bits[j] = make_uint4(0, 0, 0, 0);
-#pragma unroll
-      for (int e = 0; e < VEC; ++e) x[j][e] = 0;
-    }
-  }
-
-  __device__ __forceinline__ void unpack() {
-    if constexpr (ALIGNED) {
-#pragma unroll
-      for (int j = 0; j < L::NL; ++j) {
-        const uint32_t words[4] = {bits[j].x, bits[j].y, bits[j].z, bits[j].w};
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) {
-          if constexpr (VEC == 4)
-            x[j][e] = __uint_as_float(words[e]);
-          else
-            x[j][e] = e % 2 ? Number<S>::high(words[e / 2]) : Number<S>::low(words[e / 2]);
-        }
-      }
-    }
-  }
-
-  template <class W>
-  __device__ __forceinline__ void store(W* p, const L& lanes, int v0, int K, int V) const {
-    auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
-#pragma unroll
-    for (int j = 0; j < L::NL; ++j) {
-      if constexpr (ALIGNED) {
-        auto* to = reinterpret_cast<uint4*>(first + step(j, K, V));
-        const float* y = x[j];
-        if constexpr (sizeof(W) == 4) {
-#pragma unroll
-          for (int e = 0; e < VEC; e += 4)
-            __stcs(to + e / 4, make_uint4(__float_as_uint(y[e]), __float_as_uint(y[e + 1]), __float_as_uint(y[e + 2]),
-                                          __float_as_uint(y[e + 3])));
-        } else {
-          using N = Number<W>;
-          __stcs(to, make_uint4(N::pack(y[0], y[1]), N::pack(y[2], y[3]), N::pack(y[4], y[5]), N::pack(y[6], y[7])));
-        }
-      } else {
-#pragma unroll
-        for (int e = 0; e < VEC; ++e)
-          if (lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V) first[step(j, K, V) + e] = Number<W>::round(x[j][e]);
-      }
-    }
-  }
-
-  // The same for any dtype of the memory, element by element.
-  __device__ __forceinline__ void store_any(void* p, int64_t at, int32_t dtype, const L& lanes, int v0, int K,
-                                            int V) const {
-    at += offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
-#pragma unroll
-    for (int j = 0; j < L::NL; ++j)
-#pragma unroll
-      for (int e = 0; e < VEC; ++e)
-        if (lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V) store_rounded(p, at + step(j, K, V) + e, x[j][e], dtype);
-  }
-};
 
 // ---- tokens ----------------------------------------------------------------------------------------------------
 
@@ -287,9 +127,10 @@ __device__ __forceinline__ void values(const Token<L>& x, float (&q)[L::NK], flo
 
 // ---- the kernel ------------------------------------------------------------------------------------------------
 
-template <class S, bool VFIRST, int BK, bool ALIGNED, bool SINGLE, bool SPEC, int BV, int WARPS>
+template <class S, bool VFIRST, int BK, bool ALIGNED, bool SINGLE, int BV, int WARPS>
 __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   using L = Lanes<S, VFIRST, BK, BV>;
+  constexpr bool SPEC = !SINGLE;
   const int K = ALIGNED ? BK : a.K, V = a.V;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t head = divide(blockIdx.x, a.head_blocks), n = divide(head, a.heads), hv = head - n * a.HV;
@@ -366,8 +207,10 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   }
 
   State<S, L, ALIGNED> state;
-  state.clear();
-  if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V);
+  if constexpr (SINGLE) {
+    state.clear();
+    if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V);
+  }
 
   const bool stores = lanes.k % (L::LK / 2 / L::NV) == 0 && lanes.k < L::LK / 2 && source.own < V;
   o += source.own;
@@ -393,7 +236,15 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
     }
   }
 
+  const float unit = sizeof(S) == 1 ? a.spec.scales[hv * a.spec.scales_stride] : 1.0f;  // of fp8
+
   for (Walk next; now.target < tokens; now = next) {
+    if constexpr (SPEC) {
+      if (now.afresh) {
+        state.clear();
+        if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V, unit);
+      }
+    }
     // The token's own numbers, while the state is on its way.
     float q[L::NK], k[L::NK], v;
     if (a.dtype == kBF16)
@@ -451,32 +302,53 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
 
     if constexpr (SPEC) {
       if (now.token == now.target) {
-        const int64_t to_step = steps + now.target * a.spec.steps_stride_t;
-        if (steps >= 0 && a.spec.steps_dtype == Number<S>::code)
-          state.store(static_cast<S*>(a.spec.steps) + to_step, lanes, v0, K, V);
-        else if (steps >= 0)
-          state.store_any(a.spec.steps, to_step, a.spec.steps_dtype, lanes, v0, K, V);
+        void* aside = nullptr;  // a state on the way: of every token, or a checkpoint
+        int64_t i = 0;
+        int32_t dtype = 0;
+        if (steps >= 0)
+          aside = a.spec.steps, i = steps + now.target * a.spec.steps_stride_t, dtype = a.spec.steps_dtype;
         if (const CheckpointArgs& c = a.spec.checkpoints; c.data) {
           const int64_t given = c.prefix.words ? index_value(index_bits(c.prefix, n), c.prefix.words) : 0;
           const int64_t before = given > 0 ? given : 0;
-          const int64_t after = before + now.target + 1, i = after / c.every - before / c.every - 1;
-          if (after % c.every == 0 && i < c.columns) {
-            const int64_t to = index_value(index_bits(c.slots, n, i * c.slots_step), c.slots.words);
-            if (to >= 0 && to < c.n_slots) state.store_any(c.data, to * c.stride + at, c.dtype, lanes, v0, K, V);
+          const int64_t after = before + now.target + 1, j = after / c.every - before / c.every - 1;
+          if (after % c.every == 0 && j < c.columns) {
+            const int64_t to = index_value(index_bits(c.slots, n, j * c.slots_step), c.slots.words);
+            if (to >= 0 && to < c.n_slots) aside = c.data, i = to * c.stride + at, dtype = c.dtype;
           }
+        }
+        if (aside) {
+          const auto as_is = [](float x, int, int) { return x; };
+          const bool whole = !ALIGNED || (reinterpret_cast<uint64_t>(aside) + i * sizeof(S)) % 16 == 0;
+          if (Number<S>::code != kFP8 && dtype == Number<S>::code && whole)
+            state.store(static_cast<S*>(aside) + i, lanes, v0, K, V);
+          else if (dtype == kBF16)
+            state.store_each(static_cast<bf16*>(aside) + i, lanes, v0, K, V, as_is);
+          else if (dtype == kFP16)
+            state.store_each(static_cast<fp16*>(aside) + i, lanes, v0, K, V, as_is);
+          else
+            state.store_each(static_cast<float*>(aside) + i, lanes, v0, K, V, as_is);
         }
         if (a.ht && (a.spec.every || now.target == tokens - 1)) {
           const int64_t to = a.spec.every    ? column(now.target)
                              : a.write.words ? slot_value(write, a.write.words)
                                              : slot;
           const bool kept = last >= 0 && to == slot && now.target != last;
-          if (to >= a.min_slot && to < a.slots && !kept)
-            state.store(static_cast<S*>(a.ht) + to * a.ht_stride + at, lanes, v0, K, V);
+          if (kept || (pool && (to < a.min_slot || to >= a.slots))) continue;
+          const int64_t i = to * a.ht_stride + at;
+          if (Number<S>::code == kFP8) {
+            state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int, int) { return x / unit; });
+          } else if (Number<S>::code == kBF16 && a.spec.seed) {
+            const uint64_t key = rounding_key(*a.spec.seed, to);
+            state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int k, int v) {
+              const uint32_t random = rounding_bits(key, static_cast<uint32_t>(at) + k * V + v);
+              return __uint_as_float(round_at_random(__float_as_uint(x), random));
+            });
+          } else if (Number<S>::code != kFP32 && a.ht_fp32) {
+            state.store(static_cast<float*>(a.ht) + i, lanes, v0, K, V);
+          } else {
+            state.store(static_cast<S*>(a.ht) + i, lanes, v0, K, V);
+          }
         }
-      }
-      if (next.target < tokens && next.afresh) {
-        state.clear();
-        if (has_state) state.load(h0, lanes, v0, K, V);
       }
     }
   }
@@ -492,8 +364,8 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, WIDE, SPEC, BV, WARPS)                                      \
+#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, WIDE, BV, WARPS)                                            \
   extern "C" __global__ void __launch_bounds__(WARPS * 32) symbol(const __grid_constant__ gdn::FusedRecurrentArgs a) { \
-    gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, SINGLE, SPEC, BV, WARPS>(a);                                          \
+    gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, SINGLE, BV, WARPS>(a);                                                \
   }
 GDN_VARIANTS(GDN_KERNEL)

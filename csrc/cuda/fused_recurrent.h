@@ -20,7 +20,7 @@ struct CheckpointArgs {
   int32_t dtype;
 };
 
-// What the variants with the key SPEC take besides. Zeros, and the largest most_tokens, ask for nothing of it.
+// What variants other than SINGLE take besides. Zeros, and the largest most_tokens, ask for nothing of it.
 struct SpecArgs {
   IndexArg accepted;      // [N]: states are read from column accepted - 1 of `read`; words 0: from column 0
   int64_t read_step;      // from a column of `read` to the next, in words; 0: `read` is [N]
@@ -37,6 +37,9 @@ struct SpecArgs {
   IndexArg parents;      // [N, tokens]: the token whose state token t continues from; words 0: the one before
   int64_t parents_step;  // from a token's entry to the next, in words
   CheckpointArgs checkpoints;
+  const int64_t* seed;  // bf16 states are rounded at random (rounding.h) on their way to the pool; null: to nearest
+  const float* scales;  // [HV], scales_stride apart: states are fp8 times this
+  int64_t scales_stride;
 };
 
 struct FusedRecurrentArgs {

@@ -60,13 +60,16 @@ def _slot(table: torch.Tensor, n: int, column: int) -> int:
 def fused_recurrent_gated_delta_rule_update(
     q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices=None, num_accepted_tokens=None,
     cu_seqlens=None, intermediate_states=None, intermediate_indices=None, parents=None, has_initial_state=None, update_state=True,
-    scale=None, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0,
+    scale=None, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0, pool_scale=None, rounding_seed=None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """o, and the pool and the intermediate states as they are afterwards, in float64: what was stored is not rounded."""
+    """o, and the pool and the intermediate states as they are afterwards, in float64: what was stored is not rounded
+    (and fp8 pools are multiplied by their scale)."""
     g, beta, a, b = (x if x is None or x.dim() == 3 else x.flatten(2) for x in (g, beta, a, b))
     if A_log is not None:
         g, beta = fused_gdn_gating(*(x.detach().cpu() for x in (A_log, a, b, dt_bias)))
     pool = ssm_pool.detach().to("cpu", F64, copy=True)
+    if pool_scale is not None:
+        pool *= pool_scale.cpu().to(F64)[:, None, None]
     steps = None if intermediate_states is None else intermediate_states.detach().to("cpu", F64, copy=True)
     o = torch.zeros(*v.shape, dtype=F64)
     write = ssm_indices if ssm_write_indices is None else ssm_write_indices
@@ -100,8 +103,9 @@ def fused_recurrent_gated_delta_rule_update(
 
 
 def fused_recurrent_gated_delta_rule_packed_decode(
-    mixed_qkv, a, b, A_log, dt_bias, scale, ssm_pool, ssm_indices, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0
-) -> tuple[torch.Tensor, torch.Tensor]:
+    mixed_qkv, a, b, A_log, dt_bias, scale, ssm_pool, ssm_indices, use_qk_l2norm_in_kernel=False, state_v_first=False, min_slot=0,
+    pool_scale=None, rounding_seed=None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """out ``[B, HV, V]``, and the pool afterwards."""
     K, V = ssm_pool.shape[:1:-1] if state_v_first else ssm_pool.shape[2:]
     HV = len(A_log)
@@ -111,7 +115,7 @@ def fused_recurrent_gated_delta_rule_packed_decode(
     a, b = a.flatten(1)[:, None], b.flatten(1)[:, None]
     o, pool, _ = fused_recurrent_gated_delta_rule_update(
         q, k, v, None, None, A_log, a, dt_bias, b, ssm_pool, ssm_indices, scale=scale,
-        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, state_v_first=state_v_first, min_slot=min_slot,
+        use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel, state_v_first=state_v_first, min_slot=min_slot, pool_scale=pool_scale,
     )  # fmt: skip
     return o[:, 0], pool
 

@@ -1,0 +1,171 @@
+// Which lane of a warp holds what of a state, and moving it between memory and registers (see fused_recurrent.cu).
+#pragma once
+
+#include "rounding.h"
+
+namespace gdn {
+
+constexpr unsigned kAll = 0xffffffffu;
+
+// ---- which lane holds what -------------------------------------------------------------------------------------
+
+template <class S, bool VFIRST, int BK, int BV>
+struct Lanes {
+  static constexpr bool V_FIRST = VFIRST;
+  static constexpr int VEC = sizeof(S) == 4 ? 4 : 8;
+  static constexpr int LV = !VFIRST ? BV / VEC : BK / VEC >= 32 ? 1 : 32 * VEC / BK;  // lanes along V
+  static constexpr int LK = 32 / LV;                                                  // lanes along K
+  static constexpr int NV = BV / LV, NK = BK / LK;                                    // elements of a lane
+  static constexpr int NL = NV * NK / VEC;                                            // loads of a lane
+  static constexpr int GK = VFIRST ? VEC : NK < 8 ? NK : 8;                           // consecutive ones along K
+  static constexpr int STEP = VFIRST ? 1 : LV;                                        // lanes apart along K
+  static_assert(LV * NV == BV && LK * NK == BK && NV * 2 <= LK, "BV does not suit BK");
+
+  int k, v;  // coordinates of this lane
+
+  __device__ __forceinline__ explicit Lanes(int lane)
+      : k(VFIRST ? lane % LK : lane / LV), v(VFIRST ? lane / LK : lane % LV) {}
+
+  static __device__ __forceinline__ int lane(int k, int v) { return VFIRST ? v * LK + k : k * LV + v; }
+  // Index along K of the lane's element i, and along V, from the warp's first column, of its column i.
+  __device__ __forceinline__ int k_of(int i) const { return (i / GK * LK + k) * GK + i % GK; }
+  __device__ __forceinline__ int v_of(int i) const { return VFIRST ? i * LV + v : v * VEC + i; }
+  // Element e of load j: its index along K and along V.
+  __device__ __forceinline__ int k_of(int j, int e) const { return VFIRST ? k_of(j % (NK / VEC) * VEC + e) : k_of(j); }
+  __device__ __forceinline__ int v_of(int j, int e) const { return VFIRST ? v_of(j / (NK / VEC)) : v_of(e); }
+
+  // Sums of x[0 .. N) over the lanes along K. Each exchange halves what a lane still sums (then doubles what it has),
+  // so N numbers take N - 1 shuffles and a few more, not 5 N. Lane k is left with number k * N / LK.
+  template <int N>
+  __device__ __forceinline__ float sum(float (&x)[N]) const {
+#pragma unroll
+    for (int far = LK / 2, n = N; far > 0; far /= 2) {
+      if (n == 1) {
+        x[0] += __shfl_xor_sync(kAll, x[0], far * STEP);
+      } else {
+        n /= 2;
+        const bool upper = k & far;
+#pragma unroll
+        for (int i = 0; i < n; ++i) {
+          const float mine = upper ? x[i + n] : x[i], theirs = upper ? x[i] : x[i + n];
+          x[i] = mine + __shfl_xor_sync(kAll, theirs, far * STEP);
+        }
+      }
+    }
+    return x[0];
+  }
+
+  // The sum of one number over the lanes along K, in each of them.
+  static __device__ __forceinline__ float sum(float x) {
+#pragma unroll
+    for (int far = LK / 2; far > 0; far /= 2) x += __shfl_xor_sync(kAll, x, far * STEP);
+    return x;
+  }
+};
+
+// ---- states ----------------------------------------------------------------------------------------------------
+
+// A lane's part of a head's state, in the order of its loads. `bits` holds 16-byte loads not yet looked at.
+template <class S, class L, bool ALIGNED>
+struct State {
+  static constexpr int VEC = L::VEC;
+  float x[L::NL][VEC];
+  uint4 bits[L::NL];
+
+  __device__ __forceinline__ float& at(int v, int k) {
+    return L::V_FIRST ? x[v * (L::NK / VEC) + k / VEC][k % VEC] : x[k][v];
+  }
+
+  static __device__ __forceinline__ int offset(int k, int v, int K, int V) {
+    return L::V_FIRST ? v * K + k : k * V + v;
+  }
+  // Of load j, from load 0 of the same lane.
+  static __device__ __forceinline__ int step(int j, int K, int V) {
+    constexpr int C = L::NK / VEC;
+    return L::V_FIRST ? j / C * L::LV * K + j % C * L::LK * VEC : (j / L::GK * L::LK * L::GK + j % L::GK) * V;
+  }
+
+  // `p`: the head's state, in units of `scale`. Stays as it is in memory until unpack() where ALIGNED.
+  __device__ __forceinline__ void load(const S* p, const L& lanes, int v0, int K, int V, float scale = 1.0f) {
+    const auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j) {
+      if constexpr (ALIGNED) {
+        bits[j] = __ldcs(reinterpret_cast<const uint4*>(first + step(j, K, V)));
+      } else {
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+          const bool inside = lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V;
+          const auto* bits = reinterpret_cast<const typename Number<S>::Bits*>(first);
+          x[j][e] = inside ? Number<S>::value(bits[step(j, K, V) + e]) : 0.0f;
+          if constexpr (Number<S>::code == kFP8) x[j][e] *= scale;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j) {
+      bits[j] = make_uint4(0, 0, 0, 0);
+#pragma unroll
+      for (int e = 0; e < VEC; ++e) x[j][e] = 0;
+    }
+  }
+
+  __device__ __forceinline__ void unpack() {
+    if constexpr (ALIGNED) {
+#pragma unroll
+      for (int j = 0; j < L::NL; ++j) {
+        const uint32_t words[4] = {bits[j].x, bits[j].y, bits[j].z, bits[j].w};
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+          if constexpr (VEC == 4)
+            x[j][e] = __uint_as_float(words[e]);
+          else
+            x[j][e] = e % 2 ? Number<S>::high(words[e / 2]) : Number<S>::low(words[e / 2]);
+        }
+      }
+    }
+  }
+
+  template <class W>
+  __device__ __forceinline__ void store(W* p, const L& lanes, int v0, int K, int V) const {
+    auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j) {
+      if constexpr (ALIGNED) {
+        auto* to = reinterpret_cast<uint4*>(first + step(j, K, V));
+        const float* y = x[j];
+        if constexpr (sizeof(W) == 4) {
+#pragma unroll
+          for (int e = 0; e < VEC; e += 4)
+            __stcs(to + e / 4, make_uint4(__float_as_uint(y[e]), __float_as_uint(y[e + 1]), __float_as_uint(y[e + 2]),
+                                          __float_as_uint(y[e + 3])));
+        } else {
+          using N = Number<W>;
+          __stcs(to, make_uint4(N::pack(y[0], y[1]), N::pack(y[2], y[3]), N::pack(y[4], y[5]), N::pack(y[6], y[7])));
+        }
+      } else {
+#pragma unroll
+        for (int e = 0; e < VEC; ++e)
+          if (lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V) first[step(j, K, V) + e] = Number<W>::round(x[j][e]);
+      }
+    }
+  }
+
+  // Element by element, so in any W: f(x, k, v) for x.
+  template <class W, class F>
+  __device__ __forceinline__ void store_each(W* p, const L& lanes, int v0, int K, int V, F f) const {
+    p += offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j)
+#pragma unroll
+      for (int e = 0; e < VEC; ++e) {
+        const int k = lanes.k_of(j, e), v = v0 + lanes.v_of(j, e);
+        if (k < K && v < V) p[step(j, K, V) + e] = Number<W>::round(f(x[j][e], k, v));
+      }
+  }
+};
+
+}  // namespace gdn
