@@ -105,7 +105,7 @@ def test_fp8_pool(backend, case):
     assert ((got - want_pool).abs() <= want_pool.abs() * 2.0**-4 * 1.001 + 2.0**-10 * 1.001 * scales).all()
     live = [s for s, n in zip(x.slots.tolist(), [case.T] * case.B if case.lengths is None else case.lengths) if n]
     others = [s for s in range(len(before)) if s not in live]
-    assert torch.equal(x.pool[others].view(torch.uint8), before[others].view(torch.uint8))
+    assert torch.equal(x.pool.view(torch.uint8)[others], before.view(torch.uint8)[others])
 
 
 def test_fp8_pool_verifies_drafts(backend):
@@ -120,7 +120,7 @@ def test_fp8_pool_verifies_drafts(backend):
     assert_close(o, want_o, RMS[BF16], what="o")
     assert_close(steps, want_steps, 1e-6, what="steps")
     stored = (steps / x.scales[:, None, None]).clamp(-448, 448).to(FP8)
-    assert torch.equal(x.pool[slots[:, :3].long()].view(torch.uint8), stored.view(torch.uint8))
+    assert torch.equal(x.pool.view(torch.uint8)[slots[:, :3].long()], stored.view(torch.uint8))
 
 
 # ---- bf16 at random ----------------------------------------------------------------------------------------------
