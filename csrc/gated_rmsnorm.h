@@ -32,7 +32,7 @@ struct GatedNorm {
         norm_before_gate(norm_before_gate_),
         group_size(group_size_),
         hf_rounding(hf_rounding_) {
-    if (z.defined() && !same_shape() && !grouped()) return;
+    if (x.numel() == 0 || (z.defined() && !same_shape() && !grouped())) return;
     int used = 0;
     for (int64_t d = 0; d + 1 < gate().dim; ++d) {
       const int64_t size = gate().sizes[d], z_stride = gate().strides[d];

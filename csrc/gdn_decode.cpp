@@ -28,7 +28,8 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
   Checks checks("gdn_decode");
   layer.check(checks);
   checks.that(!packed || mixed.dim == 2, "mixed_qkvz", "two dimensions [T, columns] with cu_seqlens", mixed)
-      .that(!rows || B <= 1 || mixed.stride(0) == T * mixed.stride(1), "mixed_qkvz", "rows evenly apart", mixed)
+      .that(!rows || B <= 1 || T == 0 || mixed.stride(0) == T * mixed.stride(1), "mixed_qkvz", "rows evenly apart",
+            mixed)
       .cu_seqlens(cu_seqlens, 1)
       .index("cache_indices", slots, {N})
       .that(activation == kNone || activation == kSilu, "activation", "0 (none) or 1 (silu)", activation)

@@ -196,8 +196,8 @@ def chunk_gated_delta_rule_update(
             of ``checkpoint_every`` tokens, of any pool dtype.
         checkpoint_every: in tokens, a multiple of 64.
         checkpoint_indices: ``[N, M]``: the slot of ``checkpoints`` for the j-th multiple ``p`` with
-            ``prefix_lens[n] < p <= prefix_lens[n] + length``; slots outside ``checkpoints`` (-1) and multiples after the M-th
-            are skipped.
+            ``prefix_lens[n] < p <= prefix_lens[n] + length``; slots below ``min_slot`` (-1) or past ``checkpoints``, and multiples
+            after the M-th are skipped.
         prefix_lens: ``[N]``: tokens of each sequence before this call. None: none. Given, chunks are those of the whole
             prompt: a prompt cut anywhere is computed in the same chunks, but for the chunk that is cut.
 

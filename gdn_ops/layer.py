@@ -119,7 +119,7 @@ def gdn_decode(
         conv_states, ssm_pool, cache_indices: as in ``gdn_prefill``; with ``num_accepted_tokens`` the convolution's states have
             ``W - 1 + S`` columns.
         ssm_indices: ``[N]``, or ``[N, S + 1]``: start from column accepted - 1, store after token t to column t (or to
-            ``ssm_write_indices``). None: cache_indices.
+            ``ssm_write_indices``). None: cache_indices. Padding in one of the two has to be padding in the other.
         num_accepted_tokens: ``[N]``, of the step before; outside ``1..S+1`` a row is padding.
         intermediate_states ``[slots2, tokens, HV, ..]``, intermediate_windows ``[slots2, tokens, D, W - 1]``, intermediate_indices
             ``[N]``: state and input window after every token; the convolution's states then stay as they are.

@@ -73,7 +73,7 @@ def gated_rmsnorm(
             stride in the last dimension. D of any size; groups of 64, 128 and 256 are fast.
         weight: ``[D]`` in fp32 or x's dtype.
         z: the gate, in shape and dtype of x, other strides welcome; also ``[..., H, r, D]`` for x ``[..., H*r, D]`` (a slice of an
-            interleaved projection, not copied). None: no gate.
+            interleaved projection, not copied). Where x is zero, as in rows of padding, y is, whatever z holds. None: no gate.
         eps: added to the mean of the squares.
         activation: ``gdn_ops.SILU``, ``SIGMOID`` or ``NONE`` (the gate is z itself).
         norm_before_gate: False computes ``rmsnorm(x * act(z)) * weight``.

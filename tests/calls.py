@@ -10,15 +10,18 @@ from samples import SAMPLES
 from gdn_ops.table import OPS
 
 OFFSETS = ("cu_seqlens", "query_start_loc")
-PARAMETERS = ("weight", "bias", "A_log", "dt_bias", "out_scale", "pool_scale", "rounding_seed")  # neither tokens nor rows
+# Of a layer or a call: neither tokens nor rows.
+PARAMETERS = (
+    "weight", "bias", "conv_weight", "conv_bias", "norm_weight", "A_log", "dt_bias", "out_scale", "pool_scale", "rounding_seed",
+)  # fmt: skip
 STATES = ("initial_state", "states", "h")  # not activations, of no pool
 FLAGS = ("has_initial_state", "mask")
 NUMBERS = ("num_accepted_tokens", "prefix_lens", "cache_seqlens", "parents", "seq_idx")  # of a row
-# Slots, and the pools they are in.
+# Slots, and the pools they are in; ssm_pool has those of ssm_indices where that is given.
 SLOTS = {
-    "ssm_indices": ("ssm_pool", "pool"), "ssm_write_indices": ("ssm_pool",), "cache_indices": ("conv_states",),
+    "ssm_indices": ("ssm_pool", "pool"), "ssm_write_indices": ("ssm_pool",), "cache_indices": ("conv_states", "ssm_pool"),
     "conv_state_indices": ("conv_state",), "indices": ("pool",), "src_indices": ("pool",), "dst_indices": ("pool",),
-    "intermediate_indices": ("intermediate_states", "intermediate_windows"), "checkpoint_indices": ("checkpoints",),
+    "intermediate_indices": ("intermediate_states", "intermediate_windows"), "checkpoint_indices": ("checkpoints", "ssm_checkpoints", "conv_checkpoints"),
 }  # fmt: skip
 # A slot that is none skips one store; any other makes the row padding.
 SKIPS = ("ssm_write_indices", "dst_indices", "intermediate_indices", "checkpoint_indices")
@@ -52,8 +55,12 @@ class Call:
         self.device = next(iter(self.tensors.values())).device.type
         self.offsets = next((n for n in OFFSETS if n in self.tensors), None)
         self.slot_dim = kwargs.get("slot_dim", 0)
-        self.slots = {n: p for n in SLOTS if n in self.tensors for p in SLOTS[n] if p in self.tensors}
-        self.pools = [n for n in POOLS if n in self.tensors and (n in self.mutated or n in self.slots.values())]
+        own = {"ssm_pool"} if "ssm_indices" in self.tensors else set()
+        self.slots = {
+            n: [p for p in SLOTS[n] if p in self.tensors and (n != "cache_indices" or p not in own)] for n in SLOTS if n in self.tensors
+        }
+        self.shared = [p for p in POOLS if any(p in pools for pools in self.slots.values())]
+        self.pools = [n for n in POOLS if n in self.tensors and (n in self.mutated or n in self.shared)]
 
     @functools.cached_property
     def tensors(self) -> dict:
@@ -79,7 +86,7 @@ class Call:
         return [n for n in self.slots if n not in SKIPS]
 
     def axis(self, name: str) -> Axis | None:
-        if name in OFFSETS or name in PARAMETERS or name in self.slots.values() or "seq_idx" in self.tensors:
+        if name in OFFSETS or name in PARAMETERS or name in self.shared or "seq_idx" in self.tensors:
             return None  # with seq_idx all tokens are one sequence
         if name in POOLS or name == "states":
             return Axis("row", self.slot_dim)
@@ -96,6 +103,8 @@ class Call:
         letters = out.shape.split()
         if self.offsets is None:
             return Axis("row", 0)
+        if letters[0][0] == "*":  # the leading dimensions of an argument
+            return self.axis(letters[0][1:])
         kind = {"T": "token", "NT": "chunk", "N": "row"}.get(letters[letters[0] == "B"])
         return Axis(kind, int(letters[0] == "B")) if kind else None
 
@@ -118,7 +127,7 @@ class Call:
     @property
     def columns(self) -> int:
         """The largest number of accepted tokens."""
-        if "weight" in self.tensors:
+        if "conv_state" in self.tensors:
             return self.tensors["conv_state"].shape[-1] - self.tensors["weight"].shape[-1] + 2
         slots = self.tensors["ssm_indices"]
         return slots.shape[1] if slots.dim() == 2 else self.tensors["intermediate_states"].shape[self.slot_dim + 1]
@@ -161,10 +170,10 @@ class Call:
     def slots_of(self, row: int, pool: str) -> list[int]:
         """The slots a sequence names."""
         size = self.tensors[pool].shape[self.slot_dim]
-        if pool not in self.slots.values():
+        if pool not in self.shared:
             return [row]
         first = self.kwargs.get("min_slot", 0)
-        named = [s for n, p in self.slots.items() if p == pool for s in self.tensors[n][row].reshape(-1).tolist()]
+        named = [s for n, pools in self.slots.items() if pool in pools for s in self.tensors[n][row].reshape(-1).tolist()]
         return sorted({s for s in named if first <= s < size})
 
     def unused(self, pool: str) -> list[int]:
@@ -218,3 +227,7 @@ def assert_same(got: torch.Tensor, want: torch.Tensor, what: str) -> None:
     at = [int(i) for i in torch.unravel_index(differ[0], got.shape)]
     text = f"{got[tuple(at)].item()}, expected {want[tuple(at)].item()}"
     raise AssertionError(f"{what}: {len(differ)} of {got.numel()} elements differ, first at {at}: {text}")
+
+
+def assert_zero(t: torch.Tensor, what: str) -> None:
+    assert not t.numel() or not t.float().abs().max(), f"{what}: {t.float().abs().max()}, expected zeros"

@@ -69,7 +69,10 @@ def copy(kwargs: dict) -> dict:
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal bits."""
-    return a.shape == b.shape and torch.equal(a.contiguous().reshape(-1).view(torch.uint8), b.contiguous().reshape(-1).view(torch.uint8))
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))
 
 
 def vary(kwargs: dict) -> None:

@@ -1,7 +1,7 @@
 """Rules that every op obeys about slots: which are read and written, and what makes a row padding. See rules.py."""
 
 import torch
-from calls import SKIPS, SLOTS, Call, assert_same, fill
+from calls import SKIPS, SLOTS, Call, assert_same, assert_zero, fill
 from rules import about, same_results
 
 FAR = 2**31 - 1
@@ -10,7 +10,7 @@ PADDINGS = tuple(n for n in SLOTS if n not in SKIPS)
 
 @about(*PADDINGS)
 def nan_in_unused_slots(call: Call):
-    unused = {p: s for p in call.pools if p in call.slots.values() and (s := call.unused(p))}
+    unused = {p: s for p in call.shared if (s := call.unused(p))}
     if unused:
 
         def check():
@@ -42,7 +42,7 @@ def all_rows_padded(call: Call):
                 if key in call.pools:
                     assert_same(got[key], call.tensors[key], key)
                 else:
-                    assert_same(got[key], torch.zeros_like(got[key]), f"{key}")
+                    assert_zero(got[key], f"{key}")
 
         yield f"slots {value}", check
 
@@ -58,44 +58,47 @@ def expect_padded(call: Call, got: dict, row: int) -> None:
             continue
         axis = call.axis_of(key)
         for r in range(call.rows) if call.base[key].shape != (0,) else ():
-            part = call.part(axis, got[key], r)
-            want = call.tensors[key] if key in call.pools else torch.zeros_like(got[key])
-            assert_same(part, call.part(axis, want if r == row else call.base[key], r), f"{key}, row {r}")
+            part, what = call.part(axis, got[key], r), f"{key}, row {r}"
+            if r == row and key not in call.pools:
+                assert_zero(part, what)
+            else:
+                assert_same(part, call.part(axis, (call.tensors if r == row else call.base)[key], r), what)
 
 
 @about(*PADDINGS)
 def padded_rows(call: Call):
     """One row is padding, for any reason that there may be."""
-    for row in range(call.rows if call.paddings else 0):
-        changes = {}
-        for name in call.paddings:
-            size = call.tensors[call.slots[name]].shape[call.slot_dim]
-            for slot in (-1, size) if row else (-1, size, -FAR, FAR):
-                changes[f"{name} {slot}"] = {name: with_slot(call, name, row, slot)}
-            for slot in () if row else (2**32, 2**40, -(2**33) + 1, 2**63 - 1):
-                changes[f"{name} {slot}"] = {name: with_slot(call, name, row, slot, torch.int64)}
-        if (name := "num_accepted_tokens") in call.tensors:
-            for count in (0, -1, call.columns + 1, FAR):
-                changes[f"{name} {count}"] = {name: with_slot(call, name, row, count)}
-        if "cache_seqlens" in call.tensors:
-            changes["cache_seqlens -1"] = {"cache_seqlens": with_slot(call, "cache_seqlens", row, -1)}
-        for what, change in changes.items():
-            yield f"row {row}: {what}", lambda change=change, row=row: expect_padded(call, call.run(**change), row)
+    sizes = {n: call.tensors[call.slots[n][0]].shape[call.slot_dim] for n in call.paddings}
+    reasons = []  # slots in all pools of a layer at once: a row is padding in all of them or in none
+    for slot in (-1, 0, -FAR, FAR, 2**32, 2**40, -(2**33) + 1, 2**63 - 1) if sizes else ():
+        dtype = torch.int64 if abs(slot) > FAR else None
+        reasons += [(f"slot {slot or 'past the pool'}", {n: (slot or size, dtype) for n, size in sizes.items()})]
+    if "num_accepted_tokens" in call.tensors and sizes:
+        reasons += [(f"{n} accepted", {"num_accepted_tokens": (n, None)}) for n in (0, -1, call.columns + 1, FAR)]
+    if "cache_seqlens" in call.tensors and sizes:
+        reasons += [("-1 tokens before", {"cache_seqlens": (-1, None)})]
+    for i, (what, values) in enumerate(reasons):
+        row = (i // call.rows + i) % call.rows  # every row, and each of them for other reasons
+
+        def check(row=row, values=values):
+            expect_padded(call, call.run(**{n: with_slot(call, n, row, *value) for n, value in values.items()}), row)
+
+        yield f"row {row}: {what}", check
 
 
 @about(*SKIPS)
 def skipped_stores(call: Call):
     for name in [n for n in call.slots if n in SKIPS]:
-        pool = call.slots[name]
-        size = call.tensors[pool].shape[call.slot_dim]
+        pools = call.slots[name]
+        size = call.tensors[pools[0]].shape[call.slot_dim]
         for slot in (-1, size, FAR):
 
-            def check(name=name, pool=pool, slot=slot):
+            def check(name=name, pools=pools, slot=slot):
                 want = call.run(**{name: with_slot(call, name, 0, -1)})
                 got = call.run(**{name: with_slot(call, name, 0, slot)})
                 same_results(call, got, want)
-                for key in call.written() if pool in call.mutated else ():
-                    if key != pool:
+                for key in call.written() if pools[0] in call.mutated else ():
+                    if key not in pools:
                         assert_same(got[key], call.base[key], f"{key}")
 
             yield f"{name} {slot}", check
@@ -106,7 +109,7 @@ def smallest_slot(call: Call):
     """min_slot 1: what names slot 0 of a pool is padding, whatever the slot holds."""
     if "min_slot" not in call.accepts or not call.paddings:
         return
-    names = {n: p for n, p in call.slots.items() if n != "checkpoint_indices" and n != "intermediate_indices"}
+    names = [n for n in call.slots if n != "intermediate_indices"]
 
     def check():
         change, skip = {}, {}
@@ -117,7 +120,7 @@ def smallest_slot(call: Call):
                 t = torch.where(t == 0, int(live[0]), torch.where(t == live[0], 0, t)) if len(live) else t
             change[n], skip[n] = t, torch.where(t == 0, -1, t)
         want = call.run(**skip)
-        pools = {p: fill(call.tensors[p], call.slot_dim, [0]) for p in set(names.values())}
+        pools = {p: fill(call.tensors[p], call.slot_dim, [0]) for n in names for p in call.slots[n]}
         before = {p: t.clone() for p, t in pools.items()}
         got = call.run(**change, **pools, min_slot=1)
         for p in pools:
@@ -134,23 +137,25 @@ def no_initial_state(call: Call):
     if "has_initial_state" not in call.tensors:
         return
     flags = call.tensors["has_initial_state"].tolist()
-    pool = next(p for n, p in call.slots.items() if n in call.paddings)
-    fresh = [s for r, flag in enumerate(flags) if not flag for s in call.slots_of(r, pool)]
-    others = {s for r, flag in enumerate(flags) if flag for s in call.slots_of(r, pool)}
-    fresh = [s for s in fresh if s not in others]
+    fresh = {}
+    for pool in dict.fromkeys(p for n in call.paddings for p in call.slots[n]):
+        slots = [{s for r, flag in enumerate(flags) if flag == given for s in call.slots_of(r, pool)} for given in (False, True)]
+        if slots[0] - slots[1]:
+            fresh[pool] = sorted(slots[0] - slots[1])
+
+    def check():
+        pools = {p: fill(call.tensors[p], call.slot_dim, s) for p, s in fresh.items()}
+        before = {p: t.clone() for p, t in pools.items()}
+        got = call.run(**pools)
+        for p in fresh:
+            for s in fresh[p] if p in call.mutated else ():
+                if torch.equal(call.slot(call.base[p], s), call.slot(call.tensors[p], s)):  # an empty sequence: kept
+                    assert_same(call.slot(got[p], s), call.slot(before[p], s), f"{p}, slot {s}")
+                    call.slot(got[p], s).copy_(call.slot(call.base[p], s))
+        same_results(call, got)
+
     if fresh:
-
-        def check():
-            before = fill(call.tensors[pool], call.slot_dim, fresh)
-            got = call.run(**{pool: before.clone()})
-            for s in fresh if pool in call.mutated else ():
-                mine = call.slot(got[pool], s)
-                if torch.equal(call.slot(call.base[pool], s), call.slot(call.tensors[pool], s)):  # an empty sequence: kept
-                    assert_same(mine, call.slot(before, s), f"{pool}, slot {s}")
-                    mine.copy_(call.slot(call.base[pool], s))
-            same_results(call, got)
-
-        yield f"NaN in slots {fresh}", check
+        yield f"NaN in {fresh}", check
 
 
 RULES = [nan_in_unused_slots, all_rows_padded, padded_rows, skipped_stores, smallest_slot, no_initial_state]

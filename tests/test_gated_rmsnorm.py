@@ -146,3 +146,18 @@ def test_refusals(backend):
     for args, options, text in cases:
         with pytest.raises(RuntimeError, match=text):
             gdn_ops.gated_rmsnorm(*args, **options)
+
+
+@pytest.mark.parametrize("norm_before_gate", [True, False])
+@pytest.mark.parametrize("D", [128, 96])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_rows_of_padding_are_zeros_whatever_the_gate_holds(backend, D, norm_before_gate, fp8):
+    x = torch.randn(5, D, generator=seeded(1)).bfloat16()
+    z = torch.randn(5, D, generator=seeded(2)).bfloat16()
+    weight, scale = torch.ones(D), torch.ones(1) if fp8 else None
+    x[1], x[3] = 0, 0
+    args = [t if t is None else t.to(backend.device) for t in (x, weight, z, scale)]
+    want = gdn_ops.gated_rmsnorm(*args[:3], norm_before_gate=norm_before_gate, out_scale=args[3]).float()
+    args[2][1], args[2][3] = float("nan"), float("inf")
+    got = gdn_ops.gated_rmsnorm(*args[:3], norm_before_gate=norm_before_gate, out_scale=args[3]).float()
+    assert torch.equal(got, want) and not got[[1, 3]].any()

@@ -218,7 +218,7 @@ def chunk_rec_kernel(
             if (end == checkpoint) & (i_m < checkpoint_columns):
                 at = i_n * checkpoint_slots_stride_n + i_m * checkpoint_slots_stride_m
                 to = load_index(checkpoint_slots + at, 0, 0, checkpoint_slots_words)
-                if (to >= 0) & (to < n_checkpoints):
+                if (to >= min_slot) & (to < n_checkpoints):
                     _store(checkpoints, to * checkpoint_stride + i_h * (BK * V), b_S, o_k, o_v, V, checkpoint_kind, v_first, BK)
             checkpoint += every
             i_m += 1

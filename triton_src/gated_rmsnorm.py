@@ -5,7 +5,7 @@ x, z [n0, n1, n2, G * D]: G groups of D columns, each normalised alone; any stri
 
 activation: -1 no z, 0 none (the gate is z itself), 1 silu, 2 sigmoid. gate_first: the gate multiplies x before the norm.
 hf_rounding: the normalised x is rounded to T before it meets the weight, and the product again if the weight is T too,
-as in the RMSNormGated modules of Hugging Face transformers. These are uniform branches: as selects they would triple the
+as in the RMSNormGated modules of Hugging Face transformers. Where x is zero y is, whatever z holds. These are uniform branches: as selects they would triple the
 arithmetic of a kernel that is bound by bytes. ALIGNED variants: D == BD and 16-byte rows, x kept in registers; others take
 rows in steps of BD and read x twice, the second time from a cache.
 """
@@ -39,6 +39,7 @@ def load_gated(x, z, o_x, o_z, mask, activation, gate_first):
     b_gate = tl.full(b_x.shape, 1.0, tl.float32)
     if activation >= 0:
         b_z = tl.load(z + o_z, mask=mask, other=0.0).to(tl.float32)
+        b_z = tl.where(b_x == 0.0, 0.0, b_z)
         if activation == 0:
             b_gate = b_z
         else:

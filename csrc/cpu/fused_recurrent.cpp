@@ -160,7 +160,7 @@ void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
       const int64_t before = c.prefix.words ? std::max<int64_t>(load_index(c.prefix, n), 0) : 0, after = before + t + 1;
       const int64_t i = after / c.every - before / c.every - 1;
       const int64_t to = after % c.every == 0 && i < c.columns ? load_index(c.slots, n, i * c.slots_step) : -1;
-      if (to >= 0 && to < c.n_slots) aside(c.data, to * c.stride, c.dtype);
+      if (to >= a.min_slot && to < c.n_slots) aside(c.data, to * c.stride, c.dtype);
     }
     if (spec.every) store(load_index(a.write, n, t * spec.write_step));
   }

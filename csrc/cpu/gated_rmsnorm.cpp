@@ -19,7 +19,7 @@ void gated_rmsnorm(const kernels::gated_rmsnorm::Keys& keys, const kernels::gate
       T* y = static_cast<T*>(a.y) + r * a.D;
       auto gate = [&](int64_t d) {
         if (a.activation < 0) return 1.0f;
-        const float v = static_cast<float>(z[d]);
+        const float v = static_cast<float>(x[d]) == 0 ? 0 : static_cast<float>(z[d]);
         if (a.activation == kNone) return v;
         const float s = 1 / (1 + std::exp(-v));
         return a.activation == kSilu ? v * s : s;

@@ -29,7 +29,7 @@ void gated_rmsnorm_fp8(const kernels::gated_rmsnorm_fp8::Keys& keys, const kerne
       const T *x = row(a.x, a.x_strides), *z = row(a.z, a.z_strides);
       auto gate = [&](int64_t d) {
         if (a.activation < 0) return 1.0f;
-        const float v = static_cast<float>(z[d]);
+        const float v = static_cast<float>(x[d]) == 0 ? 0 : static_cast<float>(z[d]);
         if (a.activation == kNone) return v;
         const float s = 1 / (1 + std::exp(-v));
         return a.activation == kSilu ? v * s : s;

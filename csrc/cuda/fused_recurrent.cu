@@ -313,7 +313,7 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
           const int64_t after = before + now.target + 1, j = after / c.every - before / c.every - 1;
           if (after % c.every == 0 && j < c.columns) {
             const int64_t to = index_value(index_bits(c.slots, n, j * c.slots_step), c.slots.words);
-            if (to >= 0 && to < c.n_slots) aside = c.data, i = to * c.stride + at, dtype = c.dtype;
+            if (to >= a.min_slot && to < c.n_slots) aside = c.data, i = to * c.stride + at, dtype = c.dtype;
           }
         }
         if (aside) {

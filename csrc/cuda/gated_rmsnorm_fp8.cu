@@ -35,9 +35,10 @@ __device__ __forceinline__ float rounded(float x) {
   return Number<T>::value(reinterpret_cast<const typename Number<T>::Bits&>(y));
 }
 
-// What the gate multiplies by.
-__device__ __forceinline__ float gate_value(float z, int32_t activation) {
+// What the gate multiplies x by; where x is zero the result is, whatever z holds.
+__device__ __forceinline__ float gate_value(float x, float z, int32_t activation) {
   if (activation < 0) return 1.0f;
+  if (x == 0.0f) z = 0.0f;
   if (activation == kNone) return z;
   const float s = 1.0f / (1.0f + expf(-z));
   return activation == kSilu ? z * s : s;
@@ -103,7 +104,7 @@ __device__ __forceinline__ void norm_lanes(const GatedRmsnormFp8Args& a) {
     load8<T>(a.weight, column, w);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    gate[e] = gate_value(gate[e], a.activation);
+    gate[e] = gate_value(x[e], gate[e], a.activation);
     if (a.gate_first) x[e] *= gate[e], gate[e] = 1.0f;
     sum = fmaf(x[e], x[e], sum);
   }
@@ -145,7 +146,7 @@ __device__ __forceinline__ void norm_rows(const GatedRmsnormFp8Args& a) {
   using Bits = typename Number<T>::Bits;
   const Bits* x = static_cast<const Bits*>(a.x) + at.x + first;
   const Bits* z = static_cast<const Bits*>(a.z) + at.z + first;
-  auto gate = [&](int d) { return gate_value(Number<T>::value(z[d]), a.activation); };
+  auto gate = [&](int d) { return gate_value(Number<T>::value(x[d]), Number<T>::value(z[d]), a.activation); };
   auto input = [&](int d) { return Number<T>::value(x[d]) * (a.gate_first ? gate(d) : 1.0f); };
 
   float sum = 0;

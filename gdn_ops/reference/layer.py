@@ -15,7 +15,7 @@ def gated_rmsnorm(x, weight, z=None, eps=1e-6, activation=1, norm_before_gate=Tr
     """y; with ``out_scale`` what is rounded to fp8."""
     x, weight = x.to(F64), weight.to(F64)
     act = [lambda z: z, torch.nn.functional.silu, torch.sigmoid][activation]
-    z = torch.ones_like(x) if z is None else act(z.reshape(x.shape).to(F64))
+    z = torch.ones_like(x) if z is None else act(torch.where(x == 0, 0, z.reshape(x.shape).to(F64)))  # of padding: anything
     groups = (x if norm_before_gate else x * z).unflatten(-1, (-1, group_size or x.shape[-1]))
     y = (groups * torch.rsqrt((groups * groups).mean(-1, keepdim=True) + eps)).flatten(-2) * weight
     y = y * z if norm_before_gate else y
