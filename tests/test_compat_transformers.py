@@ -33,7 +33,8 @@ def ids(*shape, device="cpu"):
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # transformers' own convolution would round to 10 bits
+    for backend in (torch.backends.cudnn, torch.backends.cuda.matmul):  # transformers' own path would round to 10 bits
+        monkeypatch.setattr(backend, "allow_tf32", False)
     yield
     assert not gdn_transformers._originals, "a test left transformers patched"
 

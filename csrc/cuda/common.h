@@ -137,6 +137,16 @@ __device__ __forceinline__ int32_t bound_value(IndexBits x, int32_t words, int32
 
 // ---- numbers ----------------------------------------------------------------------------------------------------
 
+// The bits of x. Not a reference cast: compilers take those to point at something else (NVRTC 12.9 dropped half of a
+// word).
+template <class B, class X>
+__device__ __forceinline__ B same_bits(const X& x) {
+  static_assert(sizeof(B) == sizeof(X));
+  B bits;
+  memcpy(&bits, &x, sizeof(B));
+  return bits;
+}
+
 // fp16 saturates at its largest finite value instead of becoming infinite; NaN stays NaN.
 __device__ __forceinline__ float saturated(float x) { return x > 65504.0f ? 65504.0f : x < -65504.0f ? -65504.0f : x; }
 
@@ -161,7 +171,7 @@ struct Number<bf16> {
   static __device__ __forceinline__ float high(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
     const __nv_bfloat162 x = __floats2bfloat162_rn(low, high);
-    return reinterpret_cast<const uint32_t&>(x);
+    return same_bits<uint32_t>(x);
   }
 };
 
@@ -177,7 +187,7 @@ struct Number<fp16> {
   static __device__ __forceinline__ float high(uint32_t pair) { return low(pair >> 16); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) {
     const __half2 x = __floats2half2_rn(saturated(low), saturated(high));
-    return reinterpret_cast<const uint32_t&>(x);
+    return same_bits<uint32_t>(x);
   }
 };
 

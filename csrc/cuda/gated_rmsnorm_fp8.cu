@@ -32,7 +32,7 @@ __device__ __forceinline__ uint32_t to_fp8(float x) {
 template <class T>
 __device__ __forceinline__ float rounded(float x) {
   const T y = Number<T>::round(x);
-  return Number<T>::value(reinterpret_cast<const typename Number<T>::Bits&>(y));
+  return Number<T>::value(same_bits<typename Number<T>::Bits>(y));
 }
 
 // What the gate multiplies x by; where x is zero the result is, whatever z holds.

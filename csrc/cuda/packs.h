@@ -18,7 +18,7 @@ __device__ __forceinline__ fp16 exact<fp16>(float x) {
 
 template <class T>
 __device__ __forceinline__ uint32_t bits_of(T x) {
-  return reinterpret_cast<const typename Number<T>::Bits&>(x);
+  return same_bits<typename Number<T>::Bits>(x);
 }
 
 // VEC elements that are consecutive in memory, as they are there.

@@ -39,7 +39,9 @@ def gdn_prefill(
         q[None], k[None], v[None], g[None], beta[None], ssm_pool, slots, has_initial_state, cu_seqlens, scale, use_qk_l2norm_in_kernel,
         state_v_first, True, ssm_checkpoints, min_slot=min_slot, **kept,
     )  # fmt: skip
-    y = gated_rmsnorm(o[0], norm_weight.cpu(), z, eps, norm_activation, norm_before_gate, out_scale=out_scale)
+    y = gated_rmsnorm(
+        o[0], norm_weight.cpu(), z, eps, norm_activation, norm_before_gate, out_scale=None if out_scale is None else out_scale.cpu()
+    )
     return y, convs[0], pool, states, convs[1] if len(convs) > 1 else None
 
 
@@ -67,5 +69,7 @@ def gdn_decode(
         intermediate_states, intermediate_indices, parents, None, update_state, scale, use_qk_l2norm_in_kernel, state_v_first, min_slot,
     )  # fmt: skip
     o = o.reshape(*rows, *o.shape[2:])
-    y = gated_rmsnorm(o, norm_weight.cpu(), z, eps, norm_activation, norm_before_gate, out_scale=out_scale)
+    y = gated_rmsnorm(
+        o, norm_weight.cpu(), z, eps, norm_activation, norm_before_gate, out_scale=None if out_scale is None else out_scale.cpu()
+    )
     return y, convs[0], pool, states, convs[1] if len(convs) > 1 else None
