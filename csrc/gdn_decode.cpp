@@ -38,6 +38,11 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
       .that(!accepted.defined() || ssm_slots.dim == 2, "ssm_indices", "[N, S + 1] with num_accepted_tokens", ssm_slots)
       .that(states.defined() == windows.defined(), "intermediate_windows", "with intermediate_states, or both None",
             windows)
+      .that(
+          !windows.defined() || (windows.dim == 4 && windows.size(2) == D &&
+                                 windows.size(3) == layer.conv_weight.size(1) - 1 && (packed || windows.size(1) >= T)),
+          "intermediate_windows", "[slots, tokens, D, W - 1], a window for every token of a row", windows)
+      .dtype("intermediate_windows", windows.defined() ? windows : mixed, {mixed.dtype, DType::fp32})
       .that(!tree.defined() || windows.defined(), "intermediate_windows", "a tensor with parents", "None")
       .that(update_state || windows.defined(), "intermediate_windows", "a tensor without update_state", "None");
   PoolSlots{.read = ssm_slots.defined() ? ssm_slots : slots,

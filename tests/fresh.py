@@ -84,7 +84,7 @@ def vary(kwargs: dict) -> None:
             lens = t.diff().flip(0)
             t[1:] = lens.cumsum(0).to(t.dtype)
         elif t.is_floating_point():
-            t.mul_(0.5)
+            t.copy_((t.float() * 0.5).to(t.dtype))
         else:
             t.copy_(t.roll(1, 0))
 
