@@ -38,10 +38,12 @@ tail_of() { # NAME LINES
 rm -rf "$SITE" "$OUT/setup.log"
 step install 120 python3 -m pip install -q --no-index --no-deps --no-compile --target "$SITE" "$ROOT"/dist/*.whl || tail_of setup 20
 export PYTHONPATH=$SITE
-if compgen -G "$ROOT/.whl/*.whl" >/dev/null; then
-  step peers 120 python3 -m pip install -q --no-index --no-deps --no-compile --target /tmp/site "$ROOT"/.whl/*.whl || tail_of setup 20
-  export PYTHONPATH=$SITE:/tmp/site
-fi
+PLUGINS=$SITE:/tmp/plugins PEERS=$SITE:/tmp/site # tests see no peer: transformers would use fla where its torch path is meant
+shopt -s nullglob
+for wheel in "$ROOT"/.whl/*.whl; do
+  case ${wheel##*/} in pytest* | execnet*) to=/tmp/plugins ;; *) to=/tmp/site ;; esac
+  step peers 60 python3 -m pip install -q --no-index --no-deps --no-compile --target $to "$wheel" || tail_of setup 20
+done
 
 cat >/tmp/gdn_where.py <<'PY'
 import sys, torch, gdn_ops
@@ -57,9 +59,9 @@ for word in "$@"; do
   case $word in
     tests | tests:*)
       workers=()
-      python3 -c "import xdist" 2>/dev/null && workers=(-n 6 --dist loadgroup)
+      PYTHONPATH=$PLUGINS python3 -c "import xdist" 2>/dev/null && workers=(-n 6 --dist loadgroup)
       pattern=${word#tests}
-      step tests 420 env OMP_NUM_THREADS=2 python3 -m pytest -m gpu -v --tb=short -p no:cacheprovider --durations=12 \
+      step tests 420 env PYTHONPATH="$PLUGINS" OMP_NUM_THREADS=2 python3 -m pytest -m gpu -v --tb=short -p no:cacheprovider --durations=12 \
         -o faulthandler_timeout=90 "${workers[@]}" ${pattern:+-k "${pattern#:}"} "$ROOT/tests"
       grep -aE "FAILED|ERROR" "$OUT/tests.log" | sort -u | head -30
       tail_of tests 30
@@ -77,7 +79,7 @@ for word in "$@"; do
       ;;
     bench | bench:*)
       groups=${word#bench}
-      step bench 420 python3 "$ROOT/tools/bench/run.py" ${groups#:} --out "$OUT"
+      step bench 420 env PYTHONPATH="$PEERS" python3 "$ROOT/tools/bench/run.py" ${groups#:} --out "$OUT"
       grep FAILED "$OUT/bench.log" | cut -c1-300
       sed -n '/^== /,$p' "$OUT/bench.log"
       ;;
