@@ -33,8 +33,7 @@ def ids(*shape, device="cpu"):
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch):
-    for backend in (torch.backends.cudnn, torch.backends.cuda.matmul):  # transformers' own path would round to 10 bits
-        monkeypatch.setattr(backend, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # transformers' own convolution would round to 10 bits
     yield
     assert not gdn_transformers._originals, "a test left transformers patched"
 
