@@ -70,7 +70,9 @@ def test_platform_tag_covers_every_symbol_version():
 
 
 def test_size():
-    assert _library.PATH.stat().st_size <= 64 << 20
+    """11 MB an arch: 10.4 on average with all ops of the serving surface; a pack that doubles is seen."""
+    archs = len(gdn_ops.build_info()["archs"])
+    assert _library.PATH.stat().st_size <= archs * 11e6
 
 
 def test_every_kernel_is_built_for_every_arch():
