@@ -2,7 +2,7 @@
 
 The interpreter backend uses the library's launch hook: host functions check, pick and size the grid as for a GPU,
 and the launch then runs the kernel's own source over the same packed arguments: Triton kernels in Triton's interpreter,
-CUDA C++ kernels that name tests/emulated_warp.h a warp at a time (tests/emulated.py), others on their CPU twins.
+CUDA C++ kernels that name tests/emulated_warp.h a block at a time (tests/emulated.py), others on their CPU twins.
 """
 
 import contextlib

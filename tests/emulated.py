@@ -1,4 +1,4 @@
-"""CUDA C++ kernels on the CPU: their own source, compiled with tests/emulated_warp.h, a warp at a time."""
+"""CUDA C++ kernels on the CPU: their own source, compiled with tests/emulated_warp.h, a block at a time."""
 
 import ctypes
 import functools
@@ -22,8 +22,8 @@ def _library(source_file: str, variants: str) -> ctypes.CDLL:
     source = f"""#include "tests/emulated_warp.h"
 #define GDN_VARIANTS(X) {variants}
 #include "{source_file}"
-#define GDN_CASE(symbol, ...) if (!std::strcmp(name, #symbol)) return emulate(symbol, blocks, threads, args);
-extern "C" const char* gdn_emulate(const char* name, long blocks, int threads, const void* args) {{
+#define GDN_CASE(symbol, ...) if (!std::strcmp(name, #symbol)) return emulate(symbol, blocks, threads, shared, args);
+extern "C" const char* gdn_emulate(const char* name, long blocks, int threads, int shared, const void* args) {{
   GDN_VARIANTS(GDN_CASE) return "no such variant";
 }}
 """
@@ -31,7 +31,7 @@ extern "C" const char* gdn_emulate(const char* name, long blocks, int threads, c
     digest = hashlib.sha256(b"".join([source.encode(), *(f.read_bytes() for f in files)])).hexdigest()[:20]
     target = Path(tempfile.gettempdir()) / f"gdn_emulated_{os.getuid()}_{Path(source_file).stem}_{digest}.so"
     if not target.exists():
-        flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", f"-I{ROOT}", f"-I{ROOT}/csrc"]
+        flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{ROOT}", f"-I{ROOT}/csrc"]
         part = target.with_suffix(f".{os.getpid()}")
         subprocess.run(
             ["c++", *flags, f"-I{Path(torch.__file__).parent}/include", "-xc++", "-", "-o", part], input=source.encode(), check=True
@@ -39,7 +39,7 @@ extern "C" const char* gdn_emulate(const char* name, long blocks, int threads, c
         part.rename(target)
     library = ctypes.CDLL(str(target))
     library.gdn_emulate.restype = ctypes.c_char_p
-    library.gdn_emulate.argtypes = (ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_void_p)
+    library.gdn_emulate.argtypes = (ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
     return library
 
 
@@ -48,5 +48,5 @@ def run(codegen, kernel, label: str, arch: int, programs: int, args: int) -> Non
     variants = codegen.cuda_variants(kernel, arch)
     (variant,) = [v for v in variants if v.label == label]
     library = _library(kernel.source, " ".join(v.line for v in variants))
-    if error := library.gdn_emulate(variant.symbol.encode(), programs, variant.threads, args):
+    if error := library.gdn_emulate(variant.symbol.encode(), programs, variant.threads, variant.shared, args):
         raise RuntimeError(f"{label}: {error.decode()}")
