@@ -8,7 +8,7 @@ Tensor causal_conv1d_fn(const Tensor& x_, const Tensor& weight_, const OptTensor
                         const OptTensor& has_initial_state, int64_t activation, int64_t min_slot,
                         const OptTensor& seq_idx, bool channels_first, const OptTensor& checkpoints,
                         int64_t checkpoint_every, const OptTensor& checkpoint_indices, const OptTensor& prefix_lens,
-                        const OptTensor& out, int64_t H, int64_t K) {
+                        int64_t H, int64_t K, const OptTensor& out) {
   // shapes
   const View x(x_), weight(weight_), given(conv_states);
   const View state = given.dim == 1 && given.numel() == 0 ? View() : given;  // shape [0]: none
@@ -65,7 +65,7 @@ Tensor causal_conv1d_fn(const Tensor& x_, const Tensor& weight_, const OptTensor
   checks.done();
 
   // launch
-  return conv.launch();
+  return conv.launch(out);
 }
 
 }  // namespace gdn

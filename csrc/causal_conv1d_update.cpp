@@ -7,8 +7,8 @@ Tensor causal_conv1d_update(const Tensor& x_, const Tensor& conv_state, const Te
                             int64_t activation, const OptTensor& conv_state_indices,
                             const OptTensor& num_accepted_tokens, const OptTensor& query_start_loc,
                             const OptTensor& intermediate_windows, const OptTensor& intermediate_indices,
-                            const OptTensor& parents, int64_t min_slot, const OptTensor& cache_seqlens,
-                            const OptTensor& out, int64_t H, int64_t K) {
+                            const OptTensor& parents, int64_t min_slot, const OptTensor& cache_seqlens, int64_t H,
+                            int64_t K, const OptTensor& out) {
   // shapes
   const View x(x_), weight(weight_);
   const bool varlen = query_start_loc.has_value();
@@ -74,7 +74,7 @@ Tensor causal_conv1d_update(const Tensor& x_, const Tensor& conv_state, const Te
   checks.done();
 
   // launch
-  return conv.launch();
+  return conv.launch(out);
 }
 
 }  // namespace gdn

@@ -39,7 +39,7 @@ inline bool chunks_apply(const RecurrentSizes& s, const View& q, const View& k, 
 // o [B, T, HV, V]. T', P' and the scales of every chunk, then states and outputs, chunk after chunk.
 inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View& q, const View& k, const View& v,
                             const View& g, const View& beta, const View& cu_seqlens, std::optional<double> scale,
-                            bool l2norm, const ChunkStates& states) {
+                            bool l2norm, const ChunkStates& states, const OptTensor& out = {}) {
   constexpr int64_t BT = 64;
   const bool pool = states.slots.defined();
 
@@ -50,7 +50,7 @@ inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View&
   const auto rec = pick<kernels::chunk_rec>(op, q.device, {.T = q.dtype, .BK = BK, .BV = BV, .POOL = pool});
 
   // launch
-  Tensor o_ = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  Tensor o_ = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
   const int64_t slots = chunk_slots(s.N, s.T, BT, s.packed, states.prefix.defined() ? 2 : 1);
   const int64_t tile = BT * BT * element_size(q.dtype) * s.HV * slots;
   Tensor workspace = empty({2 * tile + slots * s.HV * 4 * BT * element_size(DType::fp32)}, DType::u8, q.device);
@@ -105,10 +105,10 @@ inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View&
 // The same on a pool by the token loop.
 inline Tensor recurrent_on_pool(const char* op, const RecurrentSizes& s, const View& q, const View& k, const View& v,
                                 const View& g, const View& beta, const View& cu_seqlens, std::optional<double> scale,
-                                bool l2norm, const ChunkStates& states) {
+                                bool l2norm, const ChunkStates& states, const OptTensor& out = {}) {
   const View &pool = states.h0, &to = states.checkpoint_slots;
   const auto kernel = pick_recurrent(op, s, q.device, pool, states.v_first, states.checkpoints.defined());
-  Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  Tensor o = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
   FusedRecurrentArgs a = recurrent_args(s, q.dtype, scale, l2norm, kernel);
   a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);
   a.cu_seqlens = index_arg(cu_seqlens), a.o = View(o).data;

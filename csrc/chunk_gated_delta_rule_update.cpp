@@ -9,7 +9,7 @@ Tensor chunk_gated_delta_rule_update(const Tensor& q_, const Tensor& k_, const T
                                      std::optional<double> scale, bool use_qk_l2norm_in_kernel, bool state_v_first,
                                      bool write_state, const OptTensor& checkpoints_, int64_t checkpoint_every,
                                      const OptTensor& checkpoint_indices_, const OptTensor& prefix_lens_,
-                                     int64_t min_slot) {
+                                     int64_t min_slot, const OptTensor& out) {
   constexpr const char* op = "chunk_gated_delta_rule_update";
 
   // shapes
@@ -42,14 +42,14 @@ Tensor chunk_gated_delta_rule_update(const Tensor& q_, const Tensor& k_, const T
         .dtype("has_initial_state", states.has_state, {DType::b8})
         .device("has_initial_state", states.has_state);
   states.check_checkpoints(checks, s);
-  checks.done();
+  checks.out("out", View(out), {s.B, s.T, s.HV, s.V}, q.dtype).done();
 
   // pick
   if (!chunks_apply(s, q, k, v))
-    return recurrent_on_pool(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states);
+    return recurrent_on_pool(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states, out);
 
   // launch
-  return chunk_forward(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states);
+  return chunk_forward(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states, out);
 }
 
 }  // namespace gdn

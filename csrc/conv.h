@@ -64,8 +64,8 @@ struct Conv {
   void check_groups(Checks& checks, int64_t H, int64_t K) const;
   // `out` has the shape and dtype of y, and is x itself if it may be, or does not overlap it.
   void check_out(Checks& checks, bool may_be_x) const;
-  // y, or [0] if results go to `out`.
-  Tensor launch() const;
+  // y, in the memory of `given` (the tensor of `out`) if there is one.
+  Tensor launch(const OptTensor& given) const;
 
   bool in_place() const {
     if (!out.defined() || out.data != x.data || out.dim != x.dim) return false;
@@ -221,7 +221,7 @@ inline void Conv::check_out(Checks& checks, bool may_be_x) const {
               "memory that overlaps x");
 }
 
-inline Tensor Conv::launch() const {
+inline Tensor Conv::launch(const OptTensor& given) const {
   // shapes
   const bool varlen = cu_seqlens.defined();
   const int64_t H = W() - 1, T_ = T(), D_ = D(), N_ = N();
@@ -230,10 +230,10 @@ inline Tensor Conv::launch() const {
   View shape = x;
   int64_t sizes[3] = {x.size(0), x.size(1), x.size(2)};
   sizes[dim_d] = D_, shape.sizes = sizes;
-  Tensor y_ = out.defined()                                ? empty({0}, x.dtype, x.device)
+  Tensor y_ = given.has_value()                            ? *given
               : dim_d == dim_t - 1 && x.stride(dim_d) == 1 ? empty_transposed_like(shape)
                                                            : empty_like(shape, x.dtype);
-  const View y = out.defined() ? out : View(y_);
+  const View y(y_);
   const TokensArg x_at = strides(x), y_at = strides(y);
 
   // pick

@@ -6,7 +6,8 @@ namespace gdn {
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> conv_pack_gdn_decode_inputs(
     const Tensor& mixed_qkv, const Tensor& z_, const Tensor& a_, const Tensor& b_, const Tensor& conv_states,
     const Tensor& weight_, const OptTensor& bias_, const Tensor& cache_indices, int64_t activation, int64_t H,
-    int64_t K, int64_t HV, int64_t V, int64_t min_slot) {
+    int64_t K, int64_t HV, int64_t V, int64_t min_slot, const OptTensor& out_q, const OptTensor& out_k,
+    const OptTensor& out_v, const OptTensor& out_z, const OptTensor& out_a, const OptTensor& out_b) {
   constexpr const char* op = "conv_pack_gdn_decode_inputs";
 
   // shapes
@@ -49,7 +50,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> conv_pack_gdn_decode_
     checks.dtype(names[i], *copied[i], {x.dtype, DType::fp32})
         .device(names[i], *copied[i])
         .no_grad(names[i], *copied[i]);
-  checks.done();
+  checks.out("out_q", View(out_q), {B, 1, H, K}, x.dtype)
+      .out("out_k", View(out_k), {B, 1, H, K}, x.dtype)
+      .out("out_v", View(out_v), {B, 1, HV, V}, x.dtype)
+      .out("out_z", View(out_z), {B, HV, V}, z.dtype)
+      .out("out_a", View(out_a), {B, HV}, a.dtype)
+      .out("out_b", View(out_b), {B, HV}, b.dtype)
+      .done();
 
   // pick
   auto stride = [&](const View& t) { return B > 1 ? t.stride(0) : 0; };
@@ -62,9 +69,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> conv_pack_gdn_decode_
       op, x.device, {.T = x.dtype, .W = static_cast<int>(conv.W()), .VEC = VEC});
 
   // launch
-  Tensor q = empty({B, 1, H, K}, x.dtype, x.device), k = empty({B, 1, H, K}, x.dtype, x.device);
-  Tensor v = empty({B, 1, HV, V}, x.dtype, x.device), z_out = empty({B, HV, V}, z.dtype, x.device);
-  Tensor a_out = empty({B, HV}, a.dtype, x.device), b_out = empty({B, HV}, b.dtype, x.device);
+  Tensor q = result(out_q, {B, 1, H, K}, x.dtype, x.device), k = result(out_k, {B, 1, H, K}, x.dtype, x.device);
+  Tensor v = result(out_v, {B, 1, HV, V}, x.dtype, x.device), z_to = result(out_z, {B, HV, V}, z.dtype, x.device);
+  Tensor a_to = result(out_a, {B, HV}, a.dtype, x.device), b_to = result(out_b, {B, HV}, b.dtype, x.device);
   auto copy = [&](const View& from, const Tensor& to, int64_t stride_h, int64_t stride_v) -> CopyArg {
     return {from.data, View(to).data, stride(from), stride_h, stride_v, from.dtype == DType::fp32};
   };
@@ -75,9 +82,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> conv_pack_gdn_decode_
                  .q = View(q).data,
                  .k = View(k).data,
                  .v = View(v).data,
-                 .z = copy(z, z_out, z_stride_h, z_stride_v),
-                 .a = copy(a, a_out, a.stride(1), 0),
-                 .b = copy(b, b_out, b.stride(1), 0),
+                 .z = copy(z, z_to, z_stride_h, z_stride_v),
+                 .a = copy(a, a_to, a.stride(1), 0),
+                 .b = copy(b, b_to, b.stride(1), 0),
                  .filter = filter_arg(weight, bias, x.dtype, activation, VEC),
                  .state = lines_arg(state, x.dtype, VEC, conv.W() - 1),
                  .indices = index_arg(indices),
@@ -89,7 +96,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> conv_pack_gdn_decode_
                  .V = static_cast<int32_t>(V),
                  .W = static_cast<int32_t>(conv.W()),
                  .by_V = divisor(std::max<int64_t>(V, 1))});
-  return {q, k, v, z_out, a_out, b_out};
+  return {q, k, v, z_to, a_to, b_to};
 }
 
 }  // namespace gdn

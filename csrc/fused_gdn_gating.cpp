@@ -4,7 +4,8 @@
 namespace gdn {
 
 std::tuple<Tensor, Tensor> fused_gdn_gating(const Tensor& A_log_, const Tensor& a_, const Tensor& b_,
-                                            const Tensor& dt_bias_, double softplus_beta, double softplus_threshold) {
+                                            const Tensor& dt_bias_, double softplus_beta, double softplus_threshold,
+                                            const OptTensor& out_g, const OptTensor& out_beta) {
   // shapes
   const View A_log(A_log_), a(a_), b(b_), dt_bias(dt_bias_);
   // Heads in groups, [..., H, r], where they are not all of the last dimension.
@@ -36,13 +37,15 @@ std::tuple<Tensor, Tensor> fused_gdn_gating(const Tensor& A_log_, const Tensor& 
       .no_grad("b", b)
       .no_grad("dt_bias", dt_bias)
       .that(softplus_beta > 0, "softplus_beta", "a positive number", "another")
+      .out_like("out_g", View(out_g), a, DType::fp32)
+      .out_like("out_beta", View(out_beta), a, DType::fp32)
       .done();
 
   // pick
   const auto kernel = pick<kernels::fused_gdn_gating>("fused_gdn_gating", a.device, {.T = half});
 
   // launch
-  Tensor g = empty_like(a, DType::fp32), beta = empty_like(a, DType::fp32);
+  Tensor g = result_like(out_g, a, DType::fp32), beta = result_like(out_beta, a, DType::fp32);
   const int64_t R = a.numel() / HV;
   kernel.launch(ceil_div(R, kernel.tiles.BR) * ceil_div(HV, kernel.tiles.BH),
                 {.A_log = A_log.data,

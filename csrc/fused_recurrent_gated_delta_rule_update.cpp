@@ -10,7 +10,7 @@ Tensor fused_recurrent_gated_delta_rule_update(
     const OptTensor& num_accepted_tokens_, const OptTensor& cu_seqlens_, const OptTensor& intermediate_states_,
     const OptTensor& intermediate_indices_, const OptTensor& parents_, const OptTensor& has_initial_state_,
     bool update_state, std::optional<double> scale, bool use_qk_l2norm_in_kernel, bool state_v_first, int64_t min_slot,
-    const OptTensor& pool_scale_, const OptTensor& rounding_seed_) {
+    const OptTensor& pool_scale_, const OptTensor& rounding_seed_, const OptTensor& out) {
   constexpr const char* op = "fused_recurrent_gated_delta_rule_update";
 
   // shapes
@@ -54,16 +54,17 @@ Tensor fused_recurrent_gated_delta_rule_update(
     checks.shape("has_initial_state", has_state, {s.N})
         .dtype("has_initial_state", has_state, {DType::b8})
         .device("has_initial_state", has_state);
-  checks.done();
+  checks.out("out", View(out), {s.B, s.T, s.HV, s.V}, q.dtype, 2).done();
 
   // pick
   const auto kernel = pick_recurrent(op, s, q.device, pool, state_v_first, slots.more());
 
   // launch
-  Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  Tensor o_ = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  const View o(o_);
   FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, use_qk_l2norm_in_kernel, kernel);
   args.q = rows_arg(q, s.packed), args.k = rows_arg(k, s.packed), args.v = rows_arg(v, s.packed);
-  args.cu_seqlens = index_arg(cu_seqlens), args.o = View(o).data;
+  args.cu_seqlens = index_arg(cu_seqlens), args.o = o.data, args.o_stride = o.row_stride(2);
   const auto gate = [&](const View& t) { return gate_arg(t, s.packed, s.ratio(), t.dim == 4); };
   args.g = gate(raw ? a : g), args.beta = gate(raw ? b : beta), args.A_log = gate(A_log), args.dt_bias = gate(dt_bias);
   args.h0 = pool.data, args.h0_stride = pool.stride(0);
@@ -72,7 +73,7 @@ Tensor fused_recurrent_gated_delta_rule_update(
   slots.fill(args);
   args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
   launch_recurrent(kernel, s, args);
-  return o;
+  return o_;
 }
 
 }  // namespace gdn

@@ -5,7 +5,8 @@
 namespace gdn {
 
 Tensor gated_rmsnorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z_, double eps, int64_t activation,
-                     bool norm_before_gate, int64_t group_size, bool hf_rounding, const OptTensor& out_scale_) {
+                     bool norm_before_gate, int64_t group_size, bool hf_rounding, const OptTensor& out_scale_,
+                     const OptTensor& out) {
   // shapes
   const GatedNorm norm(x_, weight_, z_, eps, activation, norm_before_gate, group_size, hf_rounding);
   const View &x = norm.x, out_scale(out_scale_);
@@ -18,11 +19,12 @@ Tensor gated_rmsnorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z
         .dtype("out_scale", out_scale, {DType::fp32})
         .device("out_scale", out_scale)
         .no_grad("out_scale", out_scale);
-  checks.done();
+  const DType to = out_scale.defined() ? DType::fp8 : x.dtype;
+  checks.out_like("out", View(out), x, to).done();
 
   // pick
   if (out_scale.defined()) {
-    Tensor y = empty_like(x, DType::fp8);
+    Tensor y = result_like(out, x, to);
     norm.launch_fp8("gated_rmsnorm", y, out_scale, {}, norm.D());
     return y;
   }
@@ -32,7 +34,7 @@ Tensor gated_rmsnorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z
       "gated_rmsnorm", x.device, {.T = x.dtype, .BD = tile ? static_cast<int>(D) : 256, .ALIGNED = tile});
 
   // launch
-  Tensor y = empty_like(x, x.dtype);
+  Tensor y = result_like(out, x, to);
   kernel.launch(G * ceil_div(R, kernel.tiles.BR),
                 {.x = x.data,
                  .weight = norm.weight.data,

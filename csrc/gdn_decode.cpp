@@ -10,8 +10,8 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
                   const OptTensor& out_scale, const OptTensor& cu_seqlens_, const OptTensor& ssm_indices,
                   const OptTensor& ssm_write_indices, const OptTensor& num_accepted_tokens,
                   const OptTensor& intermediate_states, const OptTensor& intermediate_windows,
-                  const OptTensor& intermediate_indices, const OptTensor& parents, bool update_state,
-                  int64_t min_slot) {
+                  const OptTensor& intermediate_indices, const OptTensor& parents, bool update_state, int64_t min_slot,
+                  const OptTensor& out) {
   // shapes: one token a row [B, columns], T tokens a row [B, T, columns], or packed rows [T, columns]
   const Layer layer(mixed_qkvz, ba, conv_weight, conv_bias, conv_states, A_log, dt_bias, norm_weight, ssm_pool,
                     out_scale, state_v_first, interleaved);
@@ -52,6 +52,10 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
             .steps_slots = View(intermediate_indices),
             .parents = tree}
       .check(checks, sizes, View(ssm_pool), state_v_first);
+  if (rows)
+    checks.out("out", View(out), {B, T, HV, V}, layer.y_dtype());
+  else
+    checks.out("out", View(out), {B * T, HV, V}, layer.y_dtype());
   checks.done();
 
   // launch: convolution, rule with raw gates, gated norm
@@ -62,7 +66,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
   if (rows) x = tokens(x, {B, View(x).size(2), T}, {mixed.stride(0), 1, mixed.stride(1)}, 0);
   Tensor qkv = causal_conv1d_update(x, conv_states, conv_weight, conv_bias, activation, cache_indices,
                                     num_accepted_tokens, cu_seqlens_, intermediate_windows, intermediate_indices,
-                                    parents, min_slot, {}, {}, layer.conv_H(), layer.conv_K());
+                                    parents, min_slot, {}, layer.conv_H(), layer.conv_K());
   auto gate = [&](int64_t which) {
     Tensor t = layer.gate(mixed_qkvz, ba, which);
     const View v(t);
@@ -77,7 +81,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
       intermediate_indices, parents, {}, update_state, scale, use_qk_l2norm_in_kernel, state_v_first, min_slot, {}, {});
   if (!rows) o = tokens(o, {B * T, HV, V}, {HV * V, V, 1}, 0);
   return gated_rmsnorm(o, norm_weight, layer.z(mixed_qkvz), eps, norm_activation, norm_before_gate, 0, hf_rounding,
-                       out_scale);
+                       out_scale, out);
 }
 
 }  // namespace gdn

@@ -9,7 +9,8 @@ Tensor gdn_prefill(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& 
                    bool use_qk_l2norm_in_kernel, bool state_v_first, bool interleaved, int64_t norm_activation,
                    bool norm_before_gate, bool hf_rounding, const OptTensor& out_scale, const OptTensor& ssm_indices,
                    const OptTensor& ssm_checkpoints, const OptTensor& conv_checkpoints, int64_t checkpoint_every,
-                   const OptTensor& checkpoint_indices, const OptTensor& prefix_lens, int64_t min_slot) {
+                   const OptTensor& checkpoint_indices, const OptTensor& prefix_lens, int64_t min_slot,
+                   const OptTensor& out) {
   // shapes
   const Layer layer(mixed_qkvz, ba, conv_weight, conv_bias, conv_states, A_log, dt_bias, norm_weight, ssm_pool,
                     out_scale, state_v_first, interleaved);
@@ -51,13 +52,13 @@ Tensor gdn_prefill(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& 
         .that(checkpoint_every >= 64 && checkpoint_every % 64 == 0, "checkpoint_every", "a multiple of 64",
               checkpoint_every);
   }
-  checks.done();
+  checks.out("out", View(out), {T, HV, V}, layer.y_dtype()).done();
 
   // launch: convolution, gates, rule, gated norm
   const OptTensor conv_prefix = states_kept.defined() ? prefix_lens : OptTensor();
   Tensor qkv = causal_conv1d_fn(layer.conv_input(mixed_qkvz), conv_weight, conv_bias, conv_states, cu_seqlens_,
                                 cache_indices, has_initial_state, activation, min_slot, {}, false, conv_checkpoints,
-                                checkpoint_every, checkpoint_indices, conv_prefix, {}, layer.conv_H(), layer.conv_K());
+                                checkpoint_every, checkpoint_indices, conv_prefix, layer.conv_H(), layer.conv_K());
   auto [g, beta] =
       fused_gdn_gating(A_log, layer.gate(mixed_qkvz, ba, 1), layer.gate(mixed_qkvz, ba, 0), dt_bias, 1, 20);
   auto tokens = [&](const Tensor& t, Sizes sizes, Sizes strides, int64_t offset) {
@@ -70,7 +71,7 @@ Tensor gdn_prefill(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& 
       cu_seqlens_, scale, use_qk_l2norm_in_kernel, state_v_first, true, ssm_checkpoints, checkpoint_every,
       checkpoint_indices, prefix_lens, min_slot);
   return gated_rmsnorm(tokens(o, {T, HV, V}, {HV * V, V, 1}, 0), norm_weight, layer.z(mixed_qkvz), eps, norm_activation,
-                       norm_before_gate, 0, hf_rounding, out_scale);
+                       norm_before_gate, 0, hf_rounding, out_scale, out);
 }
 
 }  // namespace gdn

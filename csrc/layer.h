@@ -97,6 +97,8 @@ struct Layer {
           .device("out_scale", out_scale);
   }
 
+  DType y_dtype() const { return out_scale.defined() ? DType::fp8 : mixed.dtype; }
+
   // What the convolution reads: its channels, or, interleaved, whole rows.
   Tensor conv_input(const Tensor& mixed_) const {
     return view_of(mixed_, {interleaved ? mixed.size(-1) : D}, {1}, 0, 1);

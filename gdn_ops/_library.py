@@ -27,6 +27,17 @@ def _load() -> ctypes.CDLL:
 lib = _load()
 
 
+def call(op, out, *args):
+    """``op(*args)``, in new memory or in ``out``: a tensor, or one for every result."""
+    if out is None:
+        return op.default(*args)
+    if isinstance(out, torch.Tensor):
+        op.out(*args, out=out)
+    else:
+        op.out(*args, **dict(zip((a.name for a in op.out._schema.arguments if a.kwarg_only), out, strict=True)))
+    return out
+
+
 def build_info() -> dict:
     """What this build holds.
 

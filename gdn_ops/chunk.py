@@ -2,6 +2,8 @@
 
 import torch
 
+from gdn_ops._library import call
+
 _ops = torch.ops.gdn
 
 
@@ -178,6 +180,8 @@ def chunk_gated_delta_rule_update(
     checkpoint_indices: torch.Tensor | None = None,
     prefix_lens: torch.Tensor | None = None,
     min_slot: int = 0,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``chunk_gated_delta_rule`` on a pool of states, in place: prefill as engines run it.
 
@@ -200,6 +204,7 @@ def chunk_gated_delta_rule_update(
             after the M-th are skipped.
         prefix_lens: ``[N]``: tokens of each sequence before this call. None: none. Given, chunks are those of the whole
             prompt: a prompt cut anywhere is computed in the same chunks, but for the chunk that is cut.
+        out: the result goes there: of its shape and dtype, contiguous, on 16 bytes.
 
     Returns:
         o ``[B, T, HV, V]`` in q's dtype, zeros for tokens of no sequence.
@@ -209,7 +214,7 @@ def chunk_gated_delta_rule_update(
 
     Source: ``chunk_gated_delta_rule`` of flash-linear-attention, SGLang's and vLLM's prefill around it.
     """
-    return _ops.chunk_gated_delta_rule_update(
-        q, k, v, g, beta, ssm_pool, ssm_indices, has_initial_state, cu_seqlens, scale, use_qk_l2norm_in_kernel, state_v_first,
-        write_state, checkpoints, checkpoint_every, checkpoint_indices, prefix_lens, min_slot,
+    return call(
+        _ops.chunk_gated_delta_rule_update, out, q, k, v, g, beta, ssm_pool, ssm_indices, has_initial_state, cu_seqlens, scale,
+        use_qk_l2norm_in_kernel, state_v_first, write_state, checkpoints, checkpoint_every, checkpoint_indices, prefix_lens, min_slot,
     )  # fmt: skip

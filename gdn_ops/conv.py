@@ -2,6 +2,7 @@
 
 import torch
 
+from gdn_ops._library import call
 from gdn_ops.spec import NONE
 
 _ops = torch.ops.gdn
@@ -23,9 +24,10 @@ def causal_conv1d_fn(
     checkpoint_every: int = 0,
     checkpoint_indices: torch.Tensor | None = None,
     prefix_lens: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
     H: int = 0,
     K: int = 0,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``y_t = act(bias + sum_i weight[:, i] * x_{t-W+1+i})`` for many tokens; histories are read and updated in place.
 
@@ -52,13 +54,13 @@ def causal_conv1d_fn(
             go to slot ``checkpoint_indices[n, j]`` for the j-th of them; slots below ``min_slot`` or past the pool (-1) and
             multiples beyond M are skipped. These slots are unique, and not those of ``cache_indices``.
         checkpoint_indices: ``[N, M]``, prefix_lens: ``[N]`` (None: 0), the tokens before this call; int32 or int64.
-        out: y goes there: its shape and dtype, any strides, memory apart from x's (several threads read an input).
         H, K: with H > 0, x's channels are columns of Qwen3-Next's interleaved projection: H groups ``[q K | k K | v | z]``, v and
             z as wide as the ``D / H - 2 K`` channels of v that a group has. y, weight and states keep the order ``[q | k | v]``.
+        out: y goes there: its shape and dtype, any strides, memory apart from x's (several threads read an input).
 
     Returns:
         y in x's shape (with D channels) and dtype, in new memory: contiguous, except that for ``channels_first`` input that is
-        a transposed view of token rows, y is one too. With ``out``, ``out``; the operator itself then returns an empty tensor.
+        a transposed view of token rows, y is one too.
         fp16 saturates at +-65504.
 
     Raises:
@@ -69,11 +71,10 @@ def causal_conv1d_fn(
     """
     if conv_states is None and torch.compiler.is_compiling():
         conv_states = x.new_empty(0)  # the same; Inductor cannot compile a mutating operator that is given nothing to mutate
-    y = _ops.causal_conv1d_fn(
-        x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, activation, min_slot, seq_idx,
-        channels_first, checkpoints, checkpoint_every, checkpoint_indices, prefix_lens, out, H, K,
+    return call(
+        _ops.causal_conv1d_fn, out, x, weight, bias, conv_states, query_start_loc, cache_indices, has_initial_state, activation,
+        min_slot, seq_idx, channels_first, checkpoints, checkpoint_every, checkpoint_indices, prefix_lens, H, K,
     )  # fmt: skip
-    return y if out is None else out
 
 
 def causal_conv1d_update(
@@ -90,9 +91,10 @@ def causal_conv1d_update(
     parents: torch.Tensor | None = None,
     min_slot: int = 0,
     cache_seqlens: torch.Tensor | None = None,
-    out: torch.Tensor | None = None,
     H: int = 0,
     K: int = 0,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The convolution of :func:`causal_conv1d_fn` for the next tokens of every row, on its state.
 
@@ -119,25 +121,24 @@ def causal_conv1d_update(
         min_slot: slots below it are padding.
         cache_seqlens: ``[N]`` tokens before this call: lines are rings, token t of a row goes to column
             ``(cache_seqlens[n] + t) mod L`` and its history are the columns before.
-        out: y goes there: its shape and dtype, any strides; x itself (not with ``parents``), or memory apart from x's.
         H, K: as for :func:`causal_conv1d_fn`.
+        out: y goes there: its shape and dtype, any strides; x itself (not with ``parents``), or memory apart from x's.
 
     A row whose accepted count or position is out of range, or with more tokens than its line, windows or parents have
     room for, behaves as padding. Index tensors are int32 or int64, of any stride.
 
     Returns:
-        y in x's shape and dtype, or ``out``, as described there.
+        y in x's shape and dtype, as described there, or ``out``.
 
     Raises:
         RuntimeError: as :func:`causal_conv1d_fn`.
 
     Source: ``causal_conv1d_update`` of Dao-AILab/causal-conv1d, in the form of SGLang and vLLM.
     """
-    y = _ops.causal_conv1d_update(
-        x, conv_state, weight, bias, activation, conv_state_indices, num_accepted_tokens, query_start_loc,
-        intermediate_windows, intermediate_indices, parents, min_slot, cache_seqlens, out, H, K,
+    return call(
+        _ops.causal_conv1d_update, out, x, conv_state, weight, bias, activation, conv_state_indices, num_accepted_tokens,
+        query_start_loc, intermediate_windows, intermediate_indices, parents, min_slot, cache_seqlens, H, K,
     )  # fmt: skip
-    return y if out is None else out
 
 
 def conv_pack_gdn_decode_inputs(
@@ -155,6 +156,8 @@ def conv_pack_gdn_decode_inputs(
     HV: int,
     V: int,
     min_slot: int = 0,
+    *,
+    out: tuple[torch.Tensor, ...] | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """One decode token a row: the step of :func:`causal_conv1d_update`, its channels handed out as q, k and v, and z, a and b
     beside them made contiguous, in one launch.
@@ -169,6 +172,7 @@ def conv_pack_gdn_decode_inputs(
             is zeros, nothing else is touched.
         activation: ``gdn_ops.NONE`` or ``gdn_ops.SILU``.
         H, K, HV, V: key heads and their size, value heads and theirs.
+        out: the results go there: of their shapes and dtypes, contiguous, on 16 bytes.
 
     Returns:
         q, k ``[B, 1, H, K]``, v ``[B, 1, HV, V]``, z ``[B, HV, V]``, a, b ``[B, HV]``, contiguous; each in its input's dtype.
@@ -178,4 +182,7 @@ def conv_pack_gdn_decode_inputs(
 
     Source: ``conv_pack_gdn_decode_inputs`` of LightLLM.
     """
-    return _ops.conv_pack_gdn_decode_inputs(mixed_qkv, z, a, b, conv_states, weight, bias, cache_indices, activation, H, K, HV, V, min_slot)
+    return call(
+        _ops.conv_pack_gdn_decode_inputs, out, mixed_qkv, z, a, b, conv_states, weight, bias, cache_indices, activation, H, K, HV, V,
+        min_slot,
+    )  # fmt: skip

@@ -2,6 +2,8 @@
 
 import torch
 
+from gdn_ops._library import call
+
 _ops = torch.ops.gdn
 
 
@@ -35,6 +37,8 @@ def gdn_prefill(
     checkpoint_indices: torch.Tensor | None = None,
     prefix_lens: torch.Tensor | None = None,
     min_slot: int = 0,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Prefill of a whole layer: convolution, gates, chunk rule, gated norm; both pools are updated in place. Five launches.
 
@@ -58,6 +62,7 @@ def gdn_prefill(
         activation: of the convolution, ``gdn_ops.SILU`` or ``gdn_ops.NONE``.
         ssm_checkpoints, conv_checkpoints: states and input windows ``[slots2, D, W - 1]`` kept on the way; see
             ``chunk_gated_delta_rule_update`` for ``checkpoint_every``, ``checkpoint_indices``, ``prefix_lens``.
+        out: the result goes there: of its shape and dtype, contiguous, on 16 bytes.
 
     Returns:
         ``[T, HV, V]`` in mixed_qkvz's dtype, or float8_e4m3fn with ``out_scale``: the input of the output projection.
@@ -67,9 +72,9 @@ def gdn_prefill(
 
     Source: the layer of Gated Delta Networks (arXiv 2412.06464) as Qwen3-Next and Qwen3.5 have it.
     """
-    return _ops.gdn_prefill(
-        mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, has_initial_state, cu_seqlens, conv_weight, conv_bias, A_log, dt_bias,
-        norm_weight, eps, scale, activation, use_qk_l2norm_in_kernel, state_v_first, interleaved, norm_activation, norm_before_gate,
+    return call(
+        _ops.gdn_prefill, out, mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, has_initial_state, cu_seqlens, conv_weight,
+        conv_bias, A_log, dt_bias, norm_weight, eps, scale, activation, use_qk_l2norm_in_kernel, state_v_first, interleaved, norm_activation, norm_before_gate,
         hf_rounding, out_scale, ssm_indices, ssm_checkpoints, conv_checkpoints, checkpoint_every, checkpoint_indices, prefix_lens,
         min_slot,
     )  # fmt: skip
@@ -106,6 +111,8 @@ def gdn_decode(
     parents: torch.Tensor | None = None,
     update_state: bool = True,
     min_slot: int = 0,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One decode or verify step of a whole layer; both pools are updated in place. Three launches.
 
@@ -125,6 +132,7 @@ def gdn_decode(
             ``[N]``: state and input window after every token; the convolution's states then stay as they are.
         parents: ``[N, tokens]``: a draft tree, token t continues from token ``parents[n, t]``, -1 from the row's state.
         update_state: false leaves ssm_pool as it is (then with intermediate states).
+        out: the result goes there: of its shape and dtype, contiguous, on 16 bytes.
 
     Returns:
         ``[B, HV, V]``, ``[B, T, HV, V]`` or ``[T, HV, V]``, as the rows, in mixed_qkvz's dtype, or float8_e4m3fn with
@@ -135,9 +143,9 @@ def gdn_decode(
 
     Source: the layer of Gated Delta Networks (arXiv 2412.06464) as Qwen3-Next and Qwen3.5 have it.
     """
-    return _ops.gdn_decode(
-        mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, conv_weight, conv_bias, A_log, dt_bias, norm_weight, eps, scale,
-        activation, use_qk_l2norm_in_kernel, state_v_first, interleaved, norm_activation, norm_before_gate, hf_rounding, out_scale,
+    return call(
+        _ops.gdn_decode, out, mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, conv_weight, conv_bias, A_log, dt_bias,
+        norm_weight, eps, scale, activation, use_qk_l2norm_in_kernel, state_v_first, interleaved, norm_activation, norm_before_gate, hf_rounding, out_scale,
         cu_seqlens, ssm_indices, ssm_write_indices, num_accepted_tokens, intermediate_states, intermediate_windows,
         intermediate_indices, parents, update_state, min_slot,
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import torch
 
+from gdn_ops._library import call
 from gdn_ops.spec import SILU
 
 _ops = torch.ops.gdn
@@ -32,6 +33,8 @@ def fused_gdn_gating(
     dt_bias: torch.Tensor,
     softplus_beta: float = 1.0,
     softplus_threshold: float = 20.0,
+    *,
+    out: tuple[torch.Tensor, ...] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Decay and write strength of every head: ``g = -exp(A_log) * softplus(a + dt_bias)``, ``beta = sigmoid(b)``.
 
@@ -41,6 +44,7 @@ def fused_gdn_gating(
             dimensions, any strides (column slices of one projection).
         softplus_beta, softplus_threshold: ``softplus(x) = log(1 + exp(softplus_beta * x)) / softplus_beta``, and x itself
             where ``softplus_beta * x > softplus_threshold``.
+        out: the results go there: of their shapes and dtypes, contiguous, on 16 bytes.
 
     Every input is fp32, or bf16, or fp16; the 16-bit ones all of one dtype.
 
@@ -52,7 +56,7 @@ def fused_gdn_gating(
 
     Source: ``fused_gdn_gating`` of SGLang and LightLLM.
     """
-    return _ops.fused_gdn_gating(A_log, a, b, dt_bias, softplus_beta, softplus_threshold)
+    return call(_ops.fused_gdn_gating, out, A_log, a, b, dt_bias, softplus_beta, softplus_threshold)
 
 
 def gated_rmsnorm(
@@ -65,6 +69,8 @@ def gated_rmsnorm(
     group_size: int = 0,
     hf_rounding: bool = False,
     out_scale: torch.Tensor | None = None,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``rmsnorm(x) * weight * act(z)``, where ``rmsnorm(x) = x * rsqrt(mean(x**2) + eps)`` over the last dimension.
 
@@ -83,6 +89,7 @@ def gated_rmsnorm(
             everything is fp32 up to the one rounding at the store.
         out_scale: ``[1]`` or a scalar tensor, fp32: the result is divided by it and rounded to fp8 (e4m3fn), saturating at
             +-448; with ``hf_rounding`` it is rounded to x's dtype first.
+        out: the result goes there: of its shape and dtype, contiguous, on 16 bytes.
 
     Returns:
         A contiguous tensor like ``x``, fp8 with ``out_scale``; fp16 saturates at +-65504.
@@ -94,7 +101,7 @@ def gated_rmsnorm(
     Source: ``RMSNormGated`` of mamba and transformers, ``FusedRMSNormGated`` of flash-linear-attention; with a scale of
     TensorRT-LLM.
     """
-    return _ops.gated_rmsnorm(x, weight, z, eps, activation, norm_before_gate, group_size, hf_rounding, out_scale)
+    return call(_ops.gated_rmsnorm, out, x, weight, z, eps, activation, norm_before_gate, group_size, hf_rounding, out_scale)
 
 
 def gated_rmsnorm_fp8(
@@ -107,6 +114,8 @@ def gated_rmsnorm_fp8(
     group_size: int = 0,
     hf_rounding: bool = False,
     quant_group: int = 0,
+    *,
+    out: tuple[torch.Tensor, ...] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """:func:`gated_rmsnorm` with fp8 results and a scale for every group of columns, as block-scaled GEMMs take them.
 
@@ -114,6 +123,7 @@ def gated_rmsnorm_fp8(
         quant_group: columns that share a scale, a divisor of those that are normalised together; 0: those (V = 128 in models).
         The others: as for :func:`gated_rmsnorm`. ``hf_rounding`` also rounds the result to x's dtype before it is scaled, as
         a separate quantisation kernel would find it.
+        out: the results go there: of their shapes and dtypes, contiguous, on 16 bytes.
 
     Returns:
         ``(y, scales)``: y in the shape of x, fp8 (e4m3fn), scales ``[..., columns / quant_group]`` in fp32, both contiguous; the result is
@@ -124,4 +134,4 @@ def gated_rmsnorm_fp8(
 
     Source: ``per_token_group_quant_fp8`` of SGLang and vLLM after ``RMSNormGated``.
     """
-    return _ops.gated_rmsnorm_fp8(x, weight, z, eps, activation, norm_before_gate, group_size, hf_rounding, quant_group)
+    return call(_ops.gated_rmsnorm_fp8, out, x, weight, z, eps, activation, norm_before_gate, group_size, hf_rounding, quant_group)

@@ -2,6 +2,8 @@
 
 import torch
 
+from gdn_ops._library import call
+
 _ops = torch.ops.gdn
 
 
@@ -75,6 +77,8 @@ def fused_recurrent_gated_delta_rule_update(
     min_slot: int = 0,
     pool_scale: torch.Tensor | None = None,
     rounding_seed: torch.Tensor | None = None,
+    *,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Decode and speculative verify: the gated delta rule on a pool of states, which is updated in place.
 
@@ -111,6 +115,7 @@ def fused_recurrent_gated_delta_rule_update(
         rounding_seed: ``[1]`` int64, on the device: states go to a bf16 pool rounded at random to one of the two numbers next to
             them, without bias. The same seed, slot and element give the same bits, in any batch; another seed for every call
             is the caller's to set. None: to nearest.
+        out: o goes there: of its shape and dtype, ``[HV, V]`` contiguous, any stride between tokens.
 
     No row has more tokens than a 2-D argument has columns; with ``cu_seqlens`` such a row is padding.
 
@@ -125,9 +130,9 @@ def fused_recurrent_gated_delta_rule_update(
     Source: ``fused_sigmoid_gating_delta_rule_update`` of SGLang (intermediate states, trees) and vLLM (2-D slots),
     ``fused_recurrent_gated_delta_rule`` and ``mtp_fused_recurrent_gated_delta_rule`` of LightLLM (2-D slots, read and written).
     """
-    return _ops.fused_recurrent_gated_delta_rule_update(
-        q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices, ssm_write_indices, num_accepted_tokens, cu_seqlens,
-        intermediate_states, intermediate_indices, parents, has_initial_state, update_state, scale, use_qk_l2norm_in_kernel,
+    return call(
+        _ops.fused_recurrent_gated_delta_rule_update, out, q, k, v, g, beta, A_log, a, dt_bias, b, ssm_pool, ssm_indices,
+        ssm_write_indices, num_accepted_tokens, cu_seqlens, intermediate_states, intermediate_indices, parents, has_initial_state, update_state, scale, use_qk_l2norm_in_kernel,
         state_v_first, min_slot, pool_scale, rounding_seed,
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ class Out:
     tensor or a dtype; the first of several that is given; as ``like`` if none is), is ``"fp32"`` or ``"fp8"``, or a function
     from the arguments to one of these.
     ``resized``: arguments -> the dimension of ``like`` that has another size, and that size.
-    ``when`` names the flag without which the output is empty (shape ``[0]``), ``unless`` the argument with which it is.
+    ``when`` names the flag without which the output is empty (shape ``[0]``).
     ``swapped``: arguments -> whether the last two dimensions are swapped in memory.
     """
 
@@ -77,13 +77,16 @@ class Out:
     like: str = ""
     resized: Callable[[dict], tuple] | None = None
     when: str = ""
-    unless: str = ""
     swapped: Callable[[dict], bool] | None = None
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operator: ``torch.ops.gdn.<name>``, its host function ``csrc/<name>.cpp`` and its kernels."""
+    """One operator: ``torch.ops.gdn.<name>``, its host function ``csrc/<name>.cpp`` and its kernels.
+
+    ``out``: there is a second form ``torch.ops.gdn.<name>.out(..., *, out) -> ()`` that writes to given memory: the
+    host function's last parameters are its ``out_args``, absent in the first form.
+    """
 
     name: str
     schema: str
@@ -92,3 +95,18 @@ class Op:
     kernels: tuple[Kernel, ...] = ()
     dtypes: str = "bf16 fp16"
     replaces: str = ""
+    out: bool = False
+
+    @property
+    def out_args(self) -> list[str]:
+        """What the form ``.out`` takes for each output: ``out``, or ``out_<output>`` where there are several."""
+        if not self.out:
+            return []
+        return ["out"] if len(self.outputs) == 1 else [f"out_{o.name}" for o in self.outputs]
+
+    @property
+    def out_schema(self) -> str:
+        """Nothing is returned: torch's functionalisation takes no custom operator whose result aliases an argument."""
+        args = self.schema[: self.schema.rindex("->")].strip().removesuffix(")")
+        given = ", ".join(f"Tensor({chr(ord('z') - i)}!) {name}" for i, name in enumerate(self.out_args))
+        return f"{args}, *, {given}) -> ()"

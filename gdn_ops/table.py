@@ -29,18 +29,18 @@ TABLE = (
         schema="(Tensor x, Tensor weight, Tensor? bias=None, Tensor(a!)? conv_states=None, Tensor? query_start_loc=None,"
         " Tensor? cache_indices=None, Tensor? has_initial_state=None, SymInt activation=0, SymInt min_slot=0,"
         " Tensor? seq_idx=None, bool channels_first=False, Tensor(b!)? checkpoints=None, SymInt checkpoint_every=0,"
-        " Tensor? checkpoint_indices=None, Tensor? prefix_lens=None, Tensor(c!)? out=None, SymInt H=0, SymInt K=0) -> Tensor",
+        " Tensor? checkpoint_indices=None, Tensor? prefix_lens=None, SymInt H=0, SymInt K=0) -> Tensor",
         shapes={"weight": "D W"},
         outputs=(
             Out(
                 "y",
                 like="x",
                 resized=lambda args: (-2 if args["channels_first"] else -1, args["weight"].shape[0]),
-                unless="out",
                 swapped=lambda args: args["channels_first"] and args["x"].stride(-2) == 1,
             ),
         ),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="causal_conv1d_fn of Dao-AILab, LightLLM, SGLang, vLLM, FastDeploy",
         kernels=(CONV,),
     ),
@@ -49,18 +49,18 @@ TABLE = (
         schema="(Tensor x, Tensor(a!) conv_state, Tensor weight, Tensor? bias=None, SymInt activation=0,"
         " Tensor? conv_state_indices=None, Tensor? num_accepted_tokens=None, Tensor? query_start_loc=None,"
         " Tensor(b!)? intermediate_windows=None, Tensor? intermediate_indices=None, Tensor? parents=None, SymInt min_slot=0,"
-        " Tensor? cache_seqlens=None, Tensor(c!)? out=None, SymInt H=0, SymInt K=0) -> Tensor",
+        " Tensor? cache_seqlens=None, SymInt H=0, SymInt K=0) -> Tensor",
         shapes={"weight": "D W"},
         outputs=(
             Out(
                 "y",
                 like="x",
                 resized=lambda args: (1, args["weight"].shape[0]),
-                unless="out",
                 swapped=lambda args: args["x"].dim() == 3 and args["x"].stride(-2) == 1,
             ),
         ),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="causal_conv1d_update of Dao-AILab, LightLLM, SGLang, vLLM, FastDeploy, transformers",
         kernels=(CONV,),
     ),
@@ -71,6 +71,7 @@ TABLE = (
         shapes={"a": "... HV"},
         outputs=(Out("g", like="a", dtype="fp32"), Out("beta", like="a", dtype="fp32")),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="LightLLM, SGLang, FastDeploy fused_gdn_gating",
         kernels=(
             Kernel(
@@ -97,6 +98,7 @@ TABLE = (
             Out("b", "B HV", "b"),
         ),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="LightLLM conv_pack_gdn_decode_inputs",
         kernels=(
             Kernel(
@@ -165,6 +167,7 @@ TABLE = (
         shapes={"x": "... D"},
         outputs=(Out("y", like="x", dtype=lambda args: "x" if args["out_scale"] is None else "fp8"),),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="the gated RMSNorm of FLA, LightLLM, SGLang, vLLM, transformers",
         kernels=(
             Kernel(
@@ -193,6 +196,7 @@ TABLE = (
             ),
         ),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="the gated RMSNorm of SGLang and vLLM and the per-token-group fp8 quantisation after it",
         kernels=(GATED_RMSNORM_FP8,),
     ),
@@ -294,6 +298,7 @@ TABLE = (
         shapes={"q": "B T H K", "v": "B T HV V"},
         outputs=(Out("o", "B T HV V", dtype="q"),),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="SGLang and vLLM fused_sigmoid_gating_delta_rule_update, LightLLM and FastDeploy fused_recurrent_gated_delta_rule",
         kernels=(FUSED_RECURRENT,),
     ),
@@ -374,6 +379,7 @@ TABLE = (
         shapes={"q": "B T H K", "k": "B T H K", "v": "B T HV V", "g": "B T HV", "beta": "B T HV"},
         outputs=(Out("o", "B T HV V", "q"),),
         dtypes="bf16 fp16 (fp32 on the CPU)",
+        out=True,
         replaces="in-place prefill of SGLang, FastDeploy, TensorRT-LLM; prefix caching in vLLM and SGLang",
         kernels=(CHUNK_PREP, CHUNK_REC, FUSED_RECURRENT),
     ),
@@ -478,6 +484,7 @@ TABLE = (
         shapes={"A_log": "HV", "norm_weight": "V"},
         outputs=(Out("y", "*mixed_qkvz HV V", dtype=lambda args: "mixed_qkvz" if args["out_scale"] is None else "fp8"),),
         dtypes="bf16 fp16 (fp32 on the CPU)",
+        out=True,
         replaces="the calls of every engine between a layer's projections, in prefill",
     ),
     Op(
@@ -492,6 +499,7 @@ TABLE = (
         shapes={"A_log": "HV", "norm_weight": "V"},
         outputs=(Out("y", "*mixed_qkvz HV V", dtype=lambda args: "mixed_qkvz" if args["out_scale"] is None else "fp8"),),
         dtypes="bf16 fp16 fp32",
+        out=True,
         replaces="the calls of every engine between a layer's projections, in decode and verify; vLLM fused_gdn_decode_post_conv_mtp",
     ),
 )

@@ -48,7 +48,7 @@ def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tens
     dtype = _DTYPES.get(name) or next((args[n] for n in name.split() if args[n] is not None), None)
     dtype = dtype.dtype if isinstance(dtype, torch.Tensor) else dtype
     model = args[out.like] if out.like else None
-    if out.when and not args[out.when] or out.unless and args[out.unless] is not None:
+    if out.when and not args[out.when]:
         return torch.empty((0,), dtype=dtype or model.dtype, device=like.device)
     if model is not None:
         shape = list(model.shape)
@@ -65,8 +65,8 @@ def _output(out: Out, args: dict, sizes: dict, like: torch.Tensor) -> torch.Tens
     return torch.empty(shape, dtype=dtype, device=like.device)
 
 
-def _fake(op: Op):
-    schema = getattr(torch.ops.gdn, op.name).default._schema
+def _fake(op: Op, overload: str = "default"):
+    schema = getattr(getattr(torch.ops.gdn, op.name), overload)._schema
 
     def fake(*positional, **named):
         args = {a.name: a.default_value for a in schema.arguments if a.has_default_value()}
@@ -75,6 +75,8 @@ def _fake(op: Op):
         tensors = {n: t for n, t in args.items() if isinstance(t, torch.Tensor)}
         if torch.is_grad_enabled() and (bad := [n for n, t in tensors.items() if t.requires_grad]):
             raise RuntimeError(f"gdn.{op.name}: {', '.join(bad)}: expected no gradient (there is no backward), got requires_grad=True")
+        if overload == "out":
+            return None
         like = next(iter(tensors.values()))
         sizes = letters(op, args)
         results = tuple(_output(out, args, sizes, like) for out in op.outputs)
@@ -87,3 +89,5 @@ def register() -> None:
     """Registers the fake implementation of every op."""
     for op in TABLE:
         torch.library.register_fake(f"gdn::{op.name}", _fake(op))
+        if op.out:
+            torch.library.register_fake(f"gdn::{op.name}.out", _fake(op, "out"))

@@ -49,7 +49,9 @@ class Call:
 
     def __init__(self, op: str, kwargs: dict):
         self.op, self.kwargs = op, kwargs
-        arguments = getattr(torch.ops.gdn, op).default._schema.arguments
+        self.outs = [n for n in OPS[op].out_args if n in self.tensors]  # a call of the form .out
+        packet = getattr(torch.ops.gdn, op)
+        arguments = (packet.out if self.outs else packet.default)._schema.arguments
         self.accepts = {a.name for a in arguments}
         self.mutated = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write and a.name in self.tensors]
         self.device = next(iter(self.tensors.values())).device.type
@@ -77,7 +79,7 @@ class Call:
     @property
     def activations(self) -> list[str]:
         """Activations and gates, results in place among them."""
-        known = (*OFFSETS, *PARAMETERS, *STATES, *FLAGS, *NUMBERS, *SLOTS, *POOLS)
+        known = (*self.outs, *OFFSETS, *PARAMETERS, *STATES, *FLAGS, *NUMBERS, *SLOTS, *POOLS)
         return [n for n, t in self.tensors.items() if n not in known and t.is_floating_point()]
 
     @property
@@ -86,6 +88,8 @@ class Call:
         return [n for n in self.slots if n not in SKIPS]
 
     def axis(self, name: str) -> Axis | None:
+        if name in self.outs:
+            return self.result_axis(self.outs.index(name))
         if name in OFFSETS or name in PARAMETERS or name in self.shared or "seq_idx" in self.tensors:
             return None  # with seq_idx all tokens are one sequence
         if name in POOLS or name == "states":
@@ -196,7 +200,7 @@ class Call:
 
     def written(self) -> list:
         """What a call leaves: its results by number, and the arguments it changes by name."""
-        return [*range(len(OPS[self.op].outputs)), *self.mutated]
+        return [*range(0 if self.outs else len(OPS[self.op].outputs)), *self.mutated]
 
     def axis_of(self, key) -> Axis | None:
         return self.axis(key) if isinstance(key, str) else self.result_axis(key)
@@ -213,9 +217,17 @@ def fill(t: torch.Tensor, slot_dim: int, slots: list[int]) -> torch.Tensor:
     return t
 
 
+def with_out(op: str, kwargs: dict) -> dict:
+    """Arguments of the form .out: these, and poison where the results go."""
+    results = getattr(torch.ops.gdn, op)(**copy(kwargs))
+    results = results if isinstance(results, tuple | list) else (results,)
+    return kwargs | {n: torch.full_like(r, poison(r.dtype)) for n, r in zip(OPS[op].out_args, results, strict=True)}
+
+
 @functools.cache
 def calls(op: str, device: str) -> list[Call]:
-    return [Call(op, builder(device)) for builder in SAMPLES[op]]
+    found = [Call(op, builder(device)) for builder in SAMPLES[op]]
+    return found + ([Call(op, with_out(op, SAMPLES[op][0](device)))] if OPS[op].out else [])
 
 
 def assert_same(got: torch.Tensor, want: torch.Tensor, what: str) -> None:

@@ -63,6 +63,7 @@ def no_tokens(call: Call):
     axes = {n: a for n in call.tensors if (a := call.axis(n)) and a.kind in ("token", "chunk")} if call.offsets else {}
     if not call.offsets and "cu_seqlens" in call.accepts:
         axes = {n: Axis("token", 1) for n in (*call.activations, "h") if n in call.tensors and call.tensors[n].dim() >= 3}
+        axes |= {n: Axis("token", 1) for n in call.outs if axes}
     if not axes:
         return
 

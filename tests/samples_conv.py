@@ -30,13 +30,13 @@ def conv_update(W=4, indexed=True, dtype=BF16, C=192, L=None):
 
 
 def conv_marks(checkpoints=True, dtype=BF16, C=64, every=32):
-    """Checkpoints of packed sequences, or samples packed in rows; results in given memory."""
+    """Checkpoints of packed sequences, or samples packed in rows."""
 
     def build(device):
         r, N, T = Draw(device), len(LENS), sum(LENS) + 3
         x, weight = r.normal(T, C, dtype=dtype), r.normal(C, 4, dtype=dtype, scale=0.5)
         if not checkpoints:
-            return dict(x=x, weight=weight, seq_idx=(torch.arange(T, device=device) // 50).view(1, T), out=torch.zeros_like(x))
+            return dict(x=x, weight=weight, seq_idx=(torch.arange(T, device=device) // 50).view(1, T))
         slots = [[3 * n + j for j in range(3)] for n in range(N)]
         args = dict(query_start_loc=r.offsets(), checkpoints=r.normal(3 * N, C, 3, dtype=dtype), checkpoint_every=every)
         return args | dict(x=x, weight=weight, checkpoint_indices=r.ints(slots, torch.int32), prefix_lens=r.ints([0, 5, 31, 64, 7]))
@@ -55,7 +55,7 @@ def conv_verify(T=4, kind="accepted", dtype=BF16, C=64, W=4):
             args |= dict(x=r.normal(2 * T, C, dtype=dtype), query_start_loc=r.ints([0, T, T, T + 2], torch.int32))
             return args | dict(num_accepted_tokens=r.ints([2, 1, 3]))
         if kind == "ring":
-            return args | dict(cache_seqlens=r.ints([2, 100, 3], torch.int32), out=torch.zeros(B, C, T, dtype=dtype, device=device))
+            return args | dict(cache_seqlens=r.ints([2, 100, 3], torch.int32))
         args |= dict(intermediate_windows=r.normal(B, T, C, W - 1, dtype=dtype))
         return args | dict(parents=r.ints([[-1, 0, 0, 1]] * B), intermediate_indices=r.ints([2, 0, 1])) if kind == "tree" else args
 

@@ -107,6 +107,11 @@ def test_schema(op):
     assert set(op.shapes) <= set(kinds)
     assert [o for o in op.outputs if o.like and o.like not in kinds] == []
     assert op.replaces and op.dtypes
+    assert not set(op.out_args) & set(kinds)
+    if op.out:
+        out = getattr(torch.ops.gdn, op.name).out._schema
+        assert [a.name for a in out.arguments] == [*kinds, *op.out_args] and not out.returns
+        assert all(a.kwarg_only and a.alias_info.is_write for a in out.arguments[len(kinds) :])
 
 
 @per_op
@@ -116,6 +121,8 @@ def test_python_function_is_the_schema(op):
     schema = getattr(torch.ops.gdn, op.name).default._schema
     want = {a.name: a.default_value if a.has_default_value() else inspect.Parameter.empty for a in schema.arguments}
     got = {name: p.default for name, p in inspect.signature(function).parameters.items()}
+    if op.out:
+        assert (got.pop("out"), "out" in want) == (None, False), "op.out: a keyword for given memory"
     assert list(got) == list(want)
     # a schema may leave an optional tensor without a default so that required ones can follow it
     differ = {n: (got[n], want[n]) for n in want if got[n] != want[n] and not (got[n] is None and want[n] is inspect.Parameter.empty)}

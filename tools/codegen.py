@@ -38,8 +38,8 @@ def prototype(op: Op) -> str:
     returns = op.schema[op.schema.rindex("->") + 2 :].strip()
     count = len(re.findall("Tensor", returns))
     cpp = "void" if count == 0 else "Tensor" if count == 1 else f"std::tuple<{', '.join(['Tensor'] * count)}>"
-    args = ", ".join(f"{CPP_ARG[t]} {n}" for t, n in schema_args(op.schema))
-    return f"{cpp} {op.name}({args});"
+    args = [f"{CPP_ARG[t]} {n}" for t, n in schema_args(op.schema)] + [f"const OptTensor& {n} = {{}}" for n in op.out_args]
+    return f"{cpp} {op.name}({', '.join(args)});"
 
 
 def ops_header(table: tuple[Op, ...]) -> str:
@@ -48,10 +48,12 @@ def ops_header(table: tuple[Op, ...]) -> str:
 
 
 def ops_source(table: tuple[Op, ...]) -> str:
-    defs = "\n".join(f'  m.def("{op.name}{op.schema}");' for op in table)
-    impls = "\n".join(f'  m.impl("{op.name}", TORCH_BOX(&gdn::{op.name}));' for op in table)
+    forms = [(op, op.name, op.schema, len(op.out_args), False) for op in table]
+    forms += [(op, f"{op.name}.out", op.out_schema, len(op.out_args), True) for op in table if op.out]
+    defs = "\n".join(f'  m.def("{name}{schema}");' for _, name, schema, _, _ in forms)
+    impls = "\n".join(f'  m.impl("{name}", boxed<&{op.name}, {outs}, {str(given).lower()}>);' for op, name, _, outs, given in forms)
     keys = "\n".join(f"STABLE_TORCH_LIBRARY_IMPL(gdn, {key}, m) {{\n{impls}\n}}\n" for key in ("CPU", "CUDA"))
-    return f'{NOTE}#include <torch/csrc/stable/library.h>\n#include "gen/ops.h"\n\nSTABLE_TORCH_LIBRARY(gdn, m) {{\n{defs}\n}}\n\n{keys}'
+    return f'{NOTE}#include "gen/ops.h"\n#include "runtime/box.h"\n\nusing namespace gdn;\n\nSTABLE_TORCH_LIBRARY(gdn, m) {{\n{defs}\n}}\n\n{keys}'
 
 
 # ---- kernels ---------------------------------------------------------------------------------------------------

@@ -21,14 +21,16 @@ START, END = "<!-- support table: python tools/support_table.py -->", "<!-- end 
 
 def table() -> str:
     lines = [
-        f"Every op runs on the CPU and on {', '.join(f'sm_{a}' for a in ARCHS)}.",
+        f"Every op runs on the CPU and on {', '.join(f'sm_{a}' for a in ARCHS)}; the form `.out` writes its results to given memory.",
         "",
         "| op | activations | kernels | replaces |",
         "| --- | --- | --- | --- |",
     ]
     for op in TABLE:
         kernels = ", ".join("Triton" if k.is_triton else "CUDA C++" for k in {k.is_triton: k for k in op.kernels}.values())
-        lines.append(f"| `{op.name}` | {op.dtypes.replace(' ', ', ')} | {kernels or 'composite'} | {op.replaces} |")
+        lines.append(
+            f"| `{op.name}`{', `.out`' if op.out else ''} | {op.dtypes.replace(' ', ', ')} | {kernels or 'composite'} | {op.replaces} |"
+        )
     return "\n".join(lines)
 
 

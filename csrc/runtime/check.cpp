@@ -120,9 +120,32 @@ Checks& Checks::pool(const char* arg, const View& t, std::initializer_list<int64
     step *= t.sizes[d];
   }
   if (dense && (t.sizes[0] <= 1 || t.strides[0] >= step)) return *this;
-  std::string strides;
-  for (int64_t d = 0; d < t.dim; ++d) strides += (d ? ", " : "") + std::to_string(t.strides[d]);
-  return fail(arg, "contiguous slots (they are never copied)", "strides [" + strides + "]");
+  return fail(arg, "contiguous slots (they are never copied)", t.layout());
+}
+
+Checks& Checks::out(const char* arg, const View& t, std::initializer_list<int64_t> sizes, DType dtype, int64_t inner) {
+  View shape;
+  shape.dim = static_cast<int64_t>(sizes.size()), shape.sizes = sizes.begin();
+  return out_like(arg, t, shape, dtype, inner);
+}
+
+Checks& Checks::out_like(const char* arg, const View& t, const View& shape, DType dtype, int64_t inner) {
+  if (!t.defined()) return *this;
+  this->dtype(arg, t, {dtype}).device(arg, t).no_grad(arg, t);
+  if (t.dim != shape.dim || !std::equal(t.sizes, t.sizes + t.dim, shape.sizes))
+    return fail(arg, "the shape of the result, " + shape.shape(), t.shape());
+  int64_t step = 1, row = 0;  // what the next dimension's stride has to be, and elements of a row
+  bool even = true;
+  for (int64_t d = t.dim - 1; d >= 0; --d) {
+    if (d == t.dim - 1 - inner) row = step;
+    if (t.sizes[d] == 1) continue;
+    if (inner > 0 && step == row && t.strides[d] >= row) step = t.strides[d];  // of rows: any that keeps them apart
+    even = even && t.strides[d] == step;
+    step *= t.sizes[d];
+  }
+  if (t.numel() == 0 || (even && (inner > 0 || reinterpret_cast<uintptr_t>(t.data) % 16 == 0))) return *this;
+  return fail(arg, inner > 0 ? "contiguous rows, evenly apart" : "contiguous memory on 16 bytes",
+              even ? "another address" : t.layout());
 }
 
 Checks& Checks::cu_seqlens(const View& t, int64_t B) {

@@ -39,6 +39,10 @@ class Checks {
   // overlap.
   Checks& pool(const char* arg, const View& t, std::initializer_list<int64_t> sizes,
                std::initializer_list<DType> allowed);
+  // Memory given for a result, if it was: of its shape and dtype, contiguous and on 16 bytes like a new tensor. With
+  // `inner`, where a kernel takes a row stride: only the last `inner` dimensions are contiguous, in rows evenly apart.
+  Checks& out(const char* arg, const View& t, std::initializer_list<int64_t> sizes, DType dtype, int64_t inner = 0);
+  Checks& out_like(const char* arg, const View& t, const View& shape, DType dtype, int64_t inner = 0);
   // Optional offsets of packed sequences: one-dimensional, N + 1 entries, and then B == 1.
   Checks& cu_seqlens(const View& t, int64_t B);
   // HV value heads share H key heads evenly.

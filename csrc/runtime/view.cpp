@@ -47,6 +47,12 @@ Tensor empty_contiguous(const int64_t* sizes, int64_t dim, DType dtype, Device d
   return Tensor(handle);
 }
 
+std::string listed(const int64_t* numbers, int64_t count) {
+  std::string text = "[";
+  for (int64_t i = 0; i < count; ++i) text += (i ? ", " : "") + std::to_string(numbers[i]);
+  return text + "]";
+}
+
 }  // namespace
 
 const char* name(DType dtype) {
@@ -106,6 +112,12 @@ int64_t View::numel() const {
   return n;
 }
 
+int64_t View::row_stride(int64_t inner) const {
+  for (int64_t d = dim - 1 - inner; d >= 0; --d)
+    if (sizes[d] > 1) return strides[d];
+  return 0;
+}
+
 bool View::contiguous() const {
   int64_t step = 1;
   for (int64_t d = dim - 1; d >= 0; --d) {
@@ -115,12 +127,9 @@ bool View::contiguous() const {
   return true;
 }
 
-std::string View::shape() const {
-  if (!defined()) return "None";
-  std::string text = "[";
-  for (int64_t d = 0; d < dim; ++d) text += (d ? ", " : "") + std::to_string(sizes[d]);
-  return text + "]";
-}
+std::string View::shape() const { return sizes != nullptr ? listed(sizes, dim) : "None"; }
+
+std::string View::layout() const { return "strides " + listed(strides, dim); }
 
 Tensor empty(std::initializer_list<int64_t> sizes, DType dtype, Device device) {
   return empty_contiguous(sizes.begin(), static_cast<int64_t>(sizes.size()), dtype, device);

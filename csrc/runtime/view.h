@@ -52,7 +52,10 @@ struct View {
   int64_t stride(int64_t d) const { return in(d) ? strides[d < 0 ? d + dim : d] : 0; }
   int64_t numel() const;
   bool contiguous() const;
-  std::string shape() const;
+  // From one row of `inner` dimensions to the next, where rows are evenly apart; 0 if there is one.
+  int64_t row_stride(int64_t inner) const;
+  std::string shape() const;   // "[2, 3]", or "None"
+  std::string layout() const;  // "strides [3, 1]"
 
  private:
   bool in(int64_t d) const { return d < dim && d >= -dim; }
@@ -64,5 +67,13 @@ Tensor empty(std::initializer_list<int64_t> sizes, DType dtype, Device device);
 Tensor empty_like(const View& like, DType dtype, int64_t resized = -1, int64_t size = 0);
 // The same in like's dtype with the last two dimensions swapped in memory: a transposed view of a contiguous tensor.
 Tensor empty_transposed_like(const View& like);
+
+// A result: the memory that the op's form .out was given (Checks::out has checked it), or a new contiguous tensor.
+inline Tensor result(const OptTensor& out, std::initializer_list<int64_t> sizes, DType dtype, Device device) {
+  return out.has_value() ? *out : empty(sizes, dtype, device);
+}
+inline Tensor result_like(const OptTensor& out, const View& like, DType dtype) {
+  return out.has_value() ? *out : empty_like(like, dtype);
+}
 
 }  // namespace gdn

@@ -1,0 +1,58 @@
+// What torch's dispatcher calls: takes the arguments off its stack, calls a host function, and leaves its results
+// there.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <tuple>
+#include <utility>
+
+#include "view.h"
+
+namespace gdn {
+
+// The host function `F`, whose last kOuts parameters are memory for its results: on the stack in the op's form .out,
+// which returns nothing, and absent in the other.
+template <auto F, size_t kOuts, bool kGiven>
+struct Boxed;
+
+template <class R, class... P, R (*F)(P...), size_t kOuts, bool kGiven>
+struct Boxed<F, kOuts, kGiven> {
+  using Arguments = std::tuple<std::remove_cv_t<std::remove_reference_t<P>>...>;
+
+  template <size_t I>
+  static std::tuple_element_t<I, Arguments> argument(StableIValue* stack) {
+    if constexpr (I + kOuts < sizeof...(P))
+      return torch::stable::detail::to<std::tuple_element_t<I, Arguments>>(stack[I]);
+    else if constexpr (kGiven)
+      return torch::stable::detail::to<Tensor>(stack[I]);
+    else
+      return std::nullopt;
+  }
+
+  template <size_t... I>
+  static Arguments arguments(StableIValue* stack, std::index_sequence<I...>) {
+    return {argument<I>(stack)...};
+  }
+
+  static void call(StableIValue* stack) {
+    const Arguments given = arguments(stack, std::index_sequence_for<P...>());
+    if constexpr (kGiven || std::is_void_v<R>)
+      std::apply(F, given);
+    else
+      leave(stack, std::apply(F, given));
+  }
+
+  static void leave(StableIValue* stack, const Tensor& result) { stack[0] = torch::stable::detail::from(result); }
+  template <class... T>
+  static void leave(StableIValue* stack, const std::tuple<T...>& results) {
+    std::apply([&](const auto&... result) { ((*stack++ = torch::stable::detail::from(result)), ...); }, results);
+  }
+};
+
+template <auto F, size_t kOuts, bool kGiven>
+void boxed(StableIValue* stack, uint64_t, uint64_t) {
+  Boxed<F, kOuts, kGiven>::call(stack);
+}
+
+}  // namespace gdn
