@@ -52,7 +52,7 @@ Tensor causal_conv1d_fn(const Tensor& x_, const Tensor& weight_, const OptTensor
         .that(!conv.cu_seqlens.defined(), "query_start_loc", "None with seq_idx", conv.cu_seqlens)
         .that(!conv.checkpoints.defined(), "checkpoints", "None with seq_idx", conv.checkpoints);
   if (conv.checkpoints.defined()) {
-    conv.check_lines(checks, "checkpoints", conv.checkpoints, {-1, conv.D(), conv.W() - 1});
+    check_lines(checks, "checkpoints", conv.checkpoints, {-1, conv.D(), conv.W() - 1}, x.dtype);
     checks.that(checkpoint_every >= 1, "checkpoint_every", "at least 1 with checkpoints", checkpoint_every)
         .index("checkpoint_indices", conv.checkpoint_indices, {conv.N(), -1});
     if (conv.prefix_lens.defined()) checks.index("prefix_lens", conv.prefix_lens, {conv.N()});

@@ -58,7 +58,7 @@ Tensor causal_conv1d_update(const Tensor& x_, const Tensor& conv_state, const Te
         .that(!conv.positions.defined(), "cache_seqlens", "None with num_accepted_tokens", conv.positions);
   if (conv.positions.defined()) checks.index("cache_seqlens", conv.positions, {N});
   if (windows.defined()) {
-    conv.check_lines(checks, "intermediate_windows", windows, {-1, -1, conv.D(), conv.W() - 1});
+    check_lines(checks, "intermediate_windows", windows, {-1, -1, conv.D(), conv.W() - 1}, x.dtype);
     checks.that(windows.size(1) >= rows, "intermediate_windows", "a window for every token of a row", windows)
         .that(conv.window_indices.defined() || windows.size(0) >= N, "intermediate_windows", "windows for every row",
               windows);

@@ -17,30 +17,52 @@ struct ChunkStates {
   int64_t min_slot = 0, every = 64;
   bool v_first = false;
 
-  void check_checkpoints(Checks& checks, const RecurrentSizes& s) const {
+  void check_checkpoints(Checks& checks, const RecurrentSizes& s, const char* name = "checkpoints") const {
     if (prefix.defined()) checks.index("prefix_lens", prefix, {s.N});
     if (!checkpoints.defined()) {
-      checks.that(!checkpoint_slots.defined(), "checkpoints", "a tensor with checkpoint_indices", "None");
+      checks.that(!checkpoint_slots.defined(), name, "a tensor with checkpoint_indices", "None");
       return;
     }
     checks
-        .pool("checkpoints", checkpoints, {-1, s.HV, v_first ? s.V : s.K, v_first ? s.K : s.V},
+        .pool(name, checkpoints, {-1, s.HV, v_first ? s.V : s.K, v_first ? s.K : s.V},
               {DType::fp32, DType::bf16, DType::fp16})
         .index("checkpoint_indices", checkpoint_slots, {s.N, -1})
         .that(every >= 64 && every % 64 == 0, "checkpoint_every", "a multiple of 64", every);
   }
 };
 
-// Chunks serve head sizes of 64 and 128 and 16-byte rows; the token loop serves all else, and the CPU.
-inline bool chunks_apply(const RecurrentSizes& s, const View& q, const View& k, const View& v) {
-  return !runs_cpu_twins(q.device) && (s.K == 64 || s.K == 128) && s.V % 64 == 0 && aligned(q, k, v);
-}
+// A call of the chunk rule: by chunks, or token by token where those do not serve.
+struct ChunkRule {
+  const char* op;
+  RecurrentSizes s;
+  View q, k, v, g, beta, cu_seqlens;
+  std::optional<double> scale;
+  bool l2norm;
+  ChunkStates states;
 
-// o [B, T, HV, V]. T', P' and the scales of every chunk, then states and outputs, chunk after chunk.
-inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View& q, const View& k, const View& v,
-                            const View& g, const View& beta, const View& cu_seqlens, std::optional<double> scale,
-                            bool l2norm, const ChunkStates& states, const OptTensor& out = {}) {
-  constexpr int64_t BT = 64;
+  // Chunks serve head sizes of 64 and 128 and 16-byte rows; the token loop serves all else, and the CPU.
+  static bool chunks_serve(const RecurrentSizes& s, Device device) {
+    return !runs_cpu_twins(device) && (s.K == 64 || s.K == 128) && s.V % 64 == 0;
+  }
+  bool by_chunks() const { return chunks_serve(s, q.device) && aligned(q, k, v); }
+
+  // What chunks need between their two launches: T', P' and the scales of every chunk.
+  struct Between {
+    static constexpr int64_t BT = 64;
+    int64_t slots, tile, bytes;
+    Between(const RecurrentSizes& s, DType dtype, bool prefix)
+        : slots(chunk_slots(s.N, s.T, BT, s.packed, prefix ? 2 : 1)),
+          tile(BT * BT * element_size(dtype) * s.HV * slots),
+          bytes(2 * tile + slots * s.HV * 4 * BT * element_size(DType::fp32)) {}
+  };
+
+  // o [.., HV, V] of all tokens, contiguous; `between` has Between's bytes.
+  void launch_chunks(const View& o, void* between) const;
+  // On a pool, token by token.
+  void launch_tokens(const View& o) const;
+};
+
+inline void ChunkRule::launch_chunks(const View& o, void* memory) const {
   const bool pool = states.slots.defined();
 
   // pick: wide state tiles where narrow ones would not run all at once (H200, 1 x 8192, HV = 48: rec 0.41 -> 0.26 ms)
@@ -50,14 +72,11 @@ inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View&
   const auto rec = pick<kernels::chunk_rec>(op, q.device, {.T = q.dtype, .BK = BK, .BV = BV, .POOL = pool});
 
   // launch
-  Tensor o_ = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
-  const int64_t slots = chunk_slots(s.N, s.T, BT, s.packed, states.prefix.defined() ? 2 : 1);
-  const int64_t tile = BT * BT * element_size(q.dtype) * s.HV * slots;
-  Tensor workspace = empty({2 * tile + slots * s.HV * 4 * BT * element_size(DType::fp32)}, DType::u8, q.device);
-  const View o(o_);
+  const Between between(s, q.dtype, states.prefix.defined());
+  const int64_t slots = between.slots;
   const Index prefix(states.prefix);
-  auto shared = [&, cu = Index(cu_seqlens), t = static_cast<char*>(View(workspace).data)](auto a) {
-    a.q = q.data, a.k = k.data, a.o = o.data, a.t = t, a.p = t + tile, a.d = t + 2 * tile;
+  auto shared = [&, cu = Index(cu_seqlens), t = static_cast<char*>(memory)](auto a) {
+    a.q = q.data, a.k = k.data, a.o = o.data, a.t = t, a.p = t + between.tile, a.d = t + 2 * between.tile;
     a.stride_qb = q.stride(0), a.stride_qt = q.stride(1), a.stride_qh = q.stride(2);
     a.stride_kb = k.stride(0), a.stride_kt = k.stride(1), a.stride_kh = k.stride(2);
     a.cu_seqlens = cu.data, a.cu_stride = cu.stride, a.cu_words = cu.words, a.T_len = s.T;
@@ -81,7 +100,7 @@ inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View&
 
   auto b = shared(kernels::chunk_rec::Args{});
   b.v = v.data, b.stride_vb = v.stride(0), b.stride_vt = v.stride(1), b.stride_vh = v.stride(2);
-  b.stride_ob = o.stride(0), b.stride_ot = o.stride(1), b.stride_oh = o.stride(2);
+  b.stride_ob = s.T * s.HV * s.V, b.stride_ot = s.HV * s.V, b.stride_oh = s.V;
   b.h0 = states.h0.data, b.h0_kind = state_kind(states.h0);
   b.stride_sn = states.h0.stride(0), b.stride_sh = states.h0.stride(1), b.stride_sr = states.h0.stride(2);
   b.ht = states.ht.data, b.ht_kind = state_kind(states.ht), b.stride_hn = states.ht.stride(0);
@@ -99,19 +118,14 @@ inline Tensor chunk_forward(const char* op, const RecurrentSizes& s, const View&
     b.checkpoint_columns = static_cast<int32_t>(states.checkpoint_slots.size(1)), b.every = states.every;
   }
   rec.launch(s.N * s.HV * ceil_div(s.V, BV), b);
-  return o_;
 }
 
-// The same on a pool by the token loop.
-inline Tensor recurrent_on_pool(const char* op, const RecurrentSizes& s, const View& q, const View& k, const View& v,
-                                const View& g, const View& beta, const View& cu_seqlens, std::optional<double> scale,
-                                bool l2norm, const ChunkStates& states, const OptTensor& out = {}) {
+inline void ChunkRule::launch_tokens(const View& o) const {
   const View &pool = states.h0, &to = states.checkpoint_slots;
   const auto kernel = pick_recurrent(op, s, q.device, pool, states.v_first, states.checkpoints.defined());
-  Tensor o = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
   FusedRecurrentArgs a = recurrent_args(s, q.dtype, scale, l2norm, kernel);
   a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);
-  a.cu_seqlens = index_arg(cu_seqlens), a.o = View(o).data;
+  a.cu_seqlens = index_arg(cu_seqlens), a.o = o.data;
   a.g = gate_arg(g, s.packed, s.ratio()), a.beta = gate_arg(beta, s.packed, s.ratio());
   a.h0 = pool.data, a.h0_stride = pool.stride(0);
   a.ht = states.ht.data, a.ht_stride = pool.stride(0);
@@ -128,7 +142,6 @@ inline Tensor recurrent_on_pool(const char* op, const RecurrentSizes& s, const V
                         .n_slots = states.checkpoints.size(0),
                         .dtype = static_cast<int32_t>(states.checkpoints.dtype)};
   launch_recurrent(kernel, s, a);
-  return o;
 }
 
 }  // namespace gdn

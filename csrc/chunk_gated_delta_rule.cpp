@@ -26,16 +26,19 @@ std::tuple<Tensor, Tensor> chunk_gated_delta_rule(const Tensor& q_, const Tensor
   checks.done();
 
   // pick
-  if (!chunks_apply(s, q, k, v))
+  ChunkRule rule{op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, {}};
+  if (!rule.by_chunks())
     return fused_recurrent_gated_delta_rule(q_, k_, v_, g_, beta_, scale, initial_state_, output_final_state,
                                             cu_seqlens_, use_qk_l2norm_in_kernel, state_v_first);
 
   // launch
   Tensor ht =
       output_final_state ? empty({s.N, s.HV, S0, S1}, DType::fp32, q.device) : empty({0}, DType::fp32, q.device);
-  const ChunkStates states{.h0 = h0, .ht = output_final_state ? View(ht) : View(), .v_first = state_v_first};
-  Tensor o = chunk_forward(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states);
-  return {o, ht};
+  rule.states = {.h0 = h0, .ht = output_final_state ? View(ht) : View(), .v_first = state_v_first};
+  Tensor o = empty({s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  const Tensor between = empty({ChunkRule::Between(s, q.dtype, false).bytes}, DType::u8, q.device);
+  rule.launch_chunks(View(o), View(between).data);
+  return {std::move(o), std::move(ht)};
 }
 
 }  // namespace gdn

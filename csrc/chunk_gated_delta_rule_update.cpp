@@ -44,12 +44,16 @@ Tensor chunk_gated_delta_rule_update(const Tensor& q_, const Tensor& k_, const T
   states.check_checkpoints(checks, s);
   checks.out("out", View(out), {s.B, s.T, s.HV, s.V}, q.dtype).done();
 
-  // pick
-  if (!chunks_apply(s, q, k, v))
-    return recurrent_on_pool(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states, out);
-
   // launch
-  return chunk_forward(op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states, out);
+  const ChunkRule rule{op, s, q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel, states};
+  Tensor o = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  if (!rule.by_chunks()) {
+    rule.launch_tokens(View(o));
+    return o;
+  }
+  const Tensor between = empty({ChunkRule::Between(s, q.dtype, states.prefix.defined()).bytes}, DType::u8, q.device);
+  rule.launch_chunks(View(o), View(between).data);
+  return o;
 }
 
 }  // namespace gdn

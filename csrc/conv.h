@@ -59,8 +59,6 @@ struct Conv {
   }
 
   void check(Checks& checks) const;
-  // Lines [slots, ..., D, L] that are updated in place, with any strides.
-  void check_lines(Checks& checks, const char* name, const View& t, std::initializer_list<int64_t> sizes) const;
   void check_groups(Checks& checks, int64_t H, int64_t K) const;
   // `out` has the shape and dtype of y, and is x itself if it may be, or does not overlap it.
   void check_out(Checks& checks, bool may_be_x) const;
@@ -134,13 +132,14 @@ inline LinesArg lines_arg(const View& t, DType dtype, int VEC, int64_t columns) 
           .layout = layout};
 }
 
-inline void Conv::check_lines(Checks& checks, const char* name, const View& t,
-                              std::initializer_list<int64_t> sizes) const {
+// Lines [slots, ..., D, L] that are updated in place, with any strides, beside activations of `dtype`.
+inline void check_lines(Checks& checks, const char* name, const View& t, std::initializer_list<int64_t> sizes,
+                        DType dtype) {
   bool shared = false;
   for (int64_t d = 0; d < t.dim; ++d) shared = shared || (t.sizes[d] > 1 && t.strides[d] == 0);
   checks.shape(name, t, sizes)
       .that(!shared, name, "an element for every index (it is updated in place)", "stride 0")
-      .dtype(name, t, {x.dtype, DType::fp32})
+      .dtype(name, t, {dtype, DType::fp32})
       .device(name, t)
       .no_grad(name, t);
 }
@@ -164,7 +163,7 @@ inline void Conv::check(Checks& checks) const {
     checks.index("query_start_loc", cu_seqlens, {-1})
         .that(cu_seqlens.dim != 1 || cu_seqlens.sizes[0] >= 1, "query_start_loc", "N + 1 entries", cu_seqlens);
   if (state.defined() || history) {
-    check_lines(checks, state_name, state, {-1, D(), -1});
+    check_lines(checks, state_name, state, {-1, D(), -1}, x.dtype);
     checks.that(state.dim != 3 || state.sizes[2] >= W() - 1, state_name, "at least W - 1 columns", state)
         .that(indices.defined() || state.dim != 3 || state.sizes[0] >= N(), state_name, "a state for every sequence",
               state);

@@ -56,24 +56,30 @@ Tensor fused_recurrent_gated_delta_rule_update(
         .device("has_initial_state", has_state);
   checks.out("out", View(out), {s.B, s.T, s.HV, s.V}, q.dtype, 2).done();
 
-  // pick
-  const auto kernel = pick_recurrent(op, s, q.device, pool, state_v_first, slots.more());
-
   // launch
-  Tensor o_ = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
-  const View o(o_);
-  FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, use_qk_l2norm_in_kernel, kernel);
-  args.q = rows_arg(q, s.packed), args.k = rows_arg(k, s.packed), args.v = rows_arg(v, s.packed);
-  args.cu_seqlens = index_arg(cu_seqlens), args.o = o.data, args.o_stride = o.row_stride(2);
-  const auto gate = [&](const View& t) { return gate_arg(t, s.packed, s.ratio(), t.dim == 4); };
-  args.g = gate(raw ? a : g), args.beta = gate(raw ? b : beta), args.A_log = gate(A_log), args.dt_bias = gate(dt_bias);
-  args.h0 = pool.data, args.h0_stride = pool.stride(0);
-  args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
-  args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
-  slots.fill(args);
-  args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
-  launch_recurrent(kernel, s, args);
-  return o_;
+  Tensor o = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);
+  RecurrentUpdate{.op = op,
+                  .s = s,
+                  .q = q,
+                  .k = k,
+                  .v = v,
+                  .g = g,
+                  .beta = beta,
+                  .A_log = A_log,
+                  .a = a,
+                  .dt_bias = dt_bias,
+                  .b = b,
+                  .pool = pool,
+                  .has_state = has_state,
+                  .cu_seqlens = cu_seqlens,
+                  .slots = slots,
+                  .update_state = update_state,
+                  .l2norm = use_qk_l2norm_in_kernel,
+                  .v_first = state_v_first,
+                  .scale = scale,
+                  .min_slot = min_slot}
+      .launch(View(o));
+  return o;
 }
 
 }  // namespace gdn

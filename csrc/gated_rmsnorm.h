@@ -22,7 +22,7 @@ struct GatedNorm {
   int64_t n[3] = {1, 1, 1}, x_strides[3] = {0, 0, 0}, z_strides[3] = {0, 0, 0};
   bool three = true;  // they are no more than three
 
-  GatedNorm(const Tensor& x_, const Tensor& weight_, const OptTensor& z_, double eps_, int64_t activation_,
+  GatedNorm(const View& x_, const View& weight_, const View& z_, double eps_, int64_t activation_,
             bool norm_before_gate_, int64_t group_size_, bool hf_rounding_)
       : x(x_),
         weight(weight_),
@@ -87,10 +87,39 @@ struct GatedNorm {
     if (z.defined()) checks.dtype("z", z, {x.dtype}).device("z", z).no_grad("z", z).unit_stride("z", z);
   }
 
+  // y like x, and contiguous; it may be x itself. In fp8, divided by `out_scale` [1], if that is given.
+  void launch(const char* op, const View& y, const View& out_scale) const {
+    if (out_scale.defined()) return launch_fp8(op, y, out_scale, {}, D());
+    const int64_t columns = D(), groups = G(), rows = R();
+    const bool tile = (columns == 64 || columns == 128 || columns == 256) && x.dtype != DType::fp32 && on_16_bytes();
+    const auto kernel = pick<kernels::gated_rmsnorm>(
+        op, x.device, {.T = x.dtype, .BD = tile ? static_cast<int>(columns) : 256, .ALIGNED = tile});
+    kernel.launch(groups * ceil_div(rows, kernel.tiles.BR),
+                  {.x = x.data,
+                   .weight = weight.data,
+                   .z = gate().data,
+                   .y = y.data,
+                   .R = rows,
+                   .n1 = n[1],
+                   .n2 = n[2],
+                   .x_stride_0 = x_strides[0],
+                   .x_stride_1 = x_strides[1],
+                   .x_stride_2 = x_strides[2],
+                   .z_stride_0 = z_strides[0],
+                   .z_stride_1 = z_strides[1],
+                   .z_stride_2 = z_strides[2],
+                   .G = static_cast<int32_t>(groups),
+                   .D = static_cast<int32_t>(columns),
+                   .activation = z.defined() ? static_cast<int32_t>(activation) : -1,
+                   .gate_first = !norm_before_gate,
+                   .hf_rounding = hf_rounding,
+                   .weight_kind = weight.dtype == DType::fp32 ? 1 : 2,
+                   .eps = static_cast<float>(eps)});
+  }
+
   // y in fp8: divided by `out_scale` [1], or by the largest value of every `quant_group` columns / 448, left in
   // `scales`.
-  void launch_fp8(const char* op, const Tensor& y, const View& out_scale, const View& scales,
-                  int64_t quant_group) const {
+  void launch_fp8(const char* op, const View& y, const View& out_scale, const View& scales, int64_t quant_group) const {
     // 16 bytes a lane where heads are 2^n lanes, and so are the columns of a scale.
     auto lanes = [](int64_t columns) {
       return columns % 8 == 0 && columns <= 256 && (columns & (columns - 1)) == 0 ? static_cast<int32_t>(columns / 8)
@@ -104,7 +133,7 @@ struct GatedNorm {
     kernel.launch(programs, {.x = x.data,
                              .weight = weight.data,
                              .z = gate().data,
-                             .y = static_cast<uint8_t*>(View(y).data),
+                             .y = static_cast<uint8_t*>(y.data),
                              .out_scale = static_cast<const float*>(out_scale.data),
                              .scales = static_cast<float*>(scales.data),
                              .R = R(),

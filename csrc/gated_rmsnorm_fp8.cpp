@@ -8,7 +8,7 @@ std::tuple<Tensor, Tensor> gated_rmsnorm_fp8(const Tensor& x_, const Tensor& wei
                                              bool hf_rounding, int64_t quant_group, const OptTensor& out_y,
                                              const OptTensor& out_scales) {
   // shapes
-  const GatedNorm norm(x_, weight_, z_, eps, activation, norm_before_gate, group_size, hf_rounding);
+  const GatedNorm norm(View(x_), View(weight_), View(z_), eps, activation, norm_before_gate, group_size, hf_rounding);
   const int64_t columns = quant_group > 0 ? quant_group : norm.D();
   View shape = norm.x;  // of the scales
   int64_t sizes[4] = {};
@@ -27,7 +27,7 @@ std::tuple<Tensor, Tensor> gated_rmsnorm_fp8(const Tensor& x_, const Tensor& wei
 
   // launch
   Tensor y = result_like(out_y, norm.x, DType::fp8), scales = result_like(out_scales, shape, DType::fp32);
-  norm.launch_fp8("gated_rmsnorm_fp8", y, {}, View(scales), columns);
+  norm.launch_fp8("gated_rmsnorm_fp8", View(y), {}, View(scales), columns);
   return {std::move(y), std::move(scales)};
 }
 

@@ -3,9 +3,10 @@
 
 #include <array>
 
-#include "gen/ops.h"
+#include "conv.h"
+#include "gated_rmsnorm.h"
 #include "recurrent.h"
-#include "runtime/activation.h"
+#include "runtime/workspace.h"
 
 namespace gdn {
 
@@ -55,7 +56,7 @@ struct Layer {
         D(2 * H * K + HV * V),
         r(H >= 1 ? HV / H : 0) {}
 
-  void check(Checks& checks) const {
+  void check(Checks& checks, int64_t activation, int64_t norm_activation) const {
     const int64_t W = conv_weight.size(1), wide = D + HV * V + (one_row ? 2 * HV : 0);
     checks.activation("mixed_qkvz", mixed, mixed.dim == 3 ? Sizes{-1, -1, -1} : Sizes{-1, -1},
                       {DType::bf16, DType::fp16, DType::fp32});
@@ -74,11 +75,8 @@ struct Layer {
           .dtype("conv_bias", conv_bias, {mixed.dtype, DType::fp32})
           .device("conv_bias", conv_bias)
           .no_grad("conv_bias", conv_bias);
-    checks.shape("conv_states", conv_states, {-1, D, -1})
-        .that(conv_states.size(2) >= W - 1, "conv_states", "at least W - 1 columns", conv_states)
-        .dtype("conv_states", conv_states, {mixed.dtype, DType::fp32})
-        .device("conv_states", conv_states)
-        .no_grad("conv_states", conv_states)
+    check_lines(checks, "conv_states", conv_states, {-1, D, -1}, mixed.dtype);
+    checks.that(conv_states.size(2) >= W - 1, "conv_states", "at least W - 1 columns", conv_states)
         .gate("A_log", A_log, {HV}, mixed.dtype)
         .gate("dt_bias", dt_bias, {HV}, mixed.dtype)
         .that(A_log.defined(), "A_log", "a tensor", "None")
@@ -87,6 +85,9 @@ struct Layer {
         .that(mixed.size(-1) == wide, "mixed_qkvz",
               one_row ? "rows [q | k | v | z | b | a], or [q | k | v | z] with ba" : "rows [q | k | v | z]", mixed)
         .that(!(interleaved && one_row), "ba", "a tensor with interleaved", "None");
+    checks.that(activation == kNone || activation == kSilu, "activation", "0 (none) or 1 (silu)", activation)
+        .that(norm_activation >= kNone && norm_activation <= kSigmoid, "norm_activation", "0, 1 (silu) or 2 (sigmoid)",
+              norm_activation);
     if (!one_row)
       checks.activation("ba", ba,
                         mixed.dim == 3 ? Sizes{mixed.size(0), mixed.size(1), 2 * HV} : Sizes{mixed.size(0), 2 * HV},
@@ -103,9 +104,29 @@ struct Layer {
   Tensor conv_input(const Tensor& mixed_) const {
     return view_of(mixed_, {interleaved ? mixed.size(-1) : D}, {1}, 0, 1);
   }
-  // The H and K that tell the convolution where its channels are.
-  int64_t conv_H() const { return interleaved ? H : 0; }
-  int64_t conv_K() const { return interleaved ? K : 0; }
+  // The convolution on its pool, without its tokens: of rows [B, channels], [B, T, channels] or, packed, [T, channels].
+  Conv conv(const char* op, const View& slots, const View& cu_seqlens, bool packed, int64_t activation,
+            int64_t min_slot, bool history) const {
+    return {.op = op,
+            .x = {},
+            .dim_b = packed ? -1 : 0,
+            .dim_t = packed           ? 0
+                     : mixed.dim == 3 ? 1
+                                      : -1,
+            .dim_d = mixed.dim == 3 ? 2 : 1,
+            .weight = conv_weight,
+            .bias = conv_bias,
+            .state_name = "conv_states",
+            .state = conv_states,
+            .indices_name = "cache_indices",
+            .indices = slots,
+            .cu_seqlens = cu_seqlens,
+            .has_state = {},
+            .activation = activation,
+            .min_slot = min_slot,
+            .history = history,
+            .groups = groups(interleaved ? H : 0, K, conv_weight)};
+  }
 
   // z [.., HV, V], or [.., H, r, V] interleaved.
   Tensor z(const Tensor& mixed_) const {

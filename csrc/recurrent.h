@@ -158,4 +158,33 @@ inline void launch_recurrent(const Picked<kernels::fused_recurrent>& kernel, con
   kernel.launch((s.N + s.packed) * s.HV * a.n_head_blocks, a);
 }
 
+// Steps on a pool, with the gates given (g, beta) or raw (A_log, a, dt_bias, b). Gates are [B, T, HV] or [B, T, H,
+// ratio].
+struct RecurrentUpdate {
+  const char* op;
+  RecurrentSizes s;
+  View q, k, v, g = {}, beta = {}, A_log = {}, a = {}, dt_bias = {}, b = {}, pool, has_state = {}, cu_seqlens;
+  PoolSlots slots;
+  bool update_state, l2norm, v_first;
+  std::optional<double> scale;
+  int64_t min_slot;
+
+  // o [B, T, HV, V], contiguous rows [HV, V] evenly apart.
+  void launch(const View& o) const {
+    const auto kernel = pick_recurrent(op, s, q.device, pool, v_first, slots.more());
+    FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, l2norm, kernel);
+    args.q = rows_arg(q, s.packed), args.k = rows_arg(k, s.packed), args.v = rows_arg(v, s.packed);
+    args.cu_seqlens = index_arg(cu_seqlens), args.o = o.data, args.o_stride = o.row_stride(2);
+    const auto gate = [&](const View& t) { return gate_arg(t, s.packed, s.ratio(), t.dim == 4); };
+    args.g = gate(a.defined() ? a : g), args.beta = gate(a.defined() ? b : beta);
+    args.A_log = gate(A_log), args.dt_bias = gate(dt_bias);
+    args.h0 = pool.data, args.h0_stride = pool.stride(0);
+    args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
+    args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
+    slots.fill(args);
+    args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
+    launch_recurrent(kernel, s, args);
+  }
+};
+
 }  // namespace gdn

@@ -107,7 +107,7 @@ REFUSALS = {
     "out_scale: expected": lambda x: dict(out_scale=torch.ones(2)),
     "prefix_lens: expected": lambda x: dict(prefix_lens=x["cache_indices"][:-1]),
     "conv_checkpoints: expected with": lambda x: dict(ssm_checkpoints=x["ssm_pool"]),
-    "checkpoint_indices: expected with": lambda x: dict(checkpoint_indices=x["cache_indices"][:, None]),
+    "ssm_checkpoints: expected a tensor with checkpoint_indices": lambda x: dict(checkpoint_indices=x["cache_indices"][:, None]),
 }
 
 

@@ -1,7 +1,7 @@
 """y = rmsnorm(x) * weight * act(z), or rmsnorm(x * act(z)) * weight. Sums in fp32, one rounding at the store.
 
 x, z [n0, n1, n2, G * D]: G groups of D columns, each normalised alone; any strides but the last, which is 1. weight
-[G * D] fp32 or T (weight_kind 1 or 2). y contiguous. One program handles one group of BR of the R = n0 * n1 * n2 rows.
+[G * D] fp32 or T (weight_kind 1 or 2). y contiguous, may be x. One program handles one group of BR of the R = n0 * n1 * n2 rows.
 
 activation: -1 no z, 0 none (the gate is z itself), 1 silu, 2 sigmoid. gate_first: the gate multiplies x before the norm.
 hf_rounding: the normalised x is rounded to T before it meets the weight, and the product again if the weight is T too,
