@@ -86,7 +86,7 @@ std::tuple<Tensor, Tensor, Tensor> chunk_fwd_h(const Tensor& k_, const Tensor& w
                                                                   .save_new_value = save_new_value,
                                                                   .save_final_state = output_final_state,
                                                                   .g_log2 = log2_of_gate(gate_base)});
-  return {h, v_new, ht};
+  return {std::move(h), std::move(v_new), std::move(ht)};
 }
 
 }  // namespace gdn

@@ -16,7 +16,7 @@ Tensor chunk_local_cumsum(const Tensor& g_, int64_t chunk_size, bool reverse, st
 
   // checks
   Checks("chunk_local_cumsum")
-      .that(g.dim == 3 || vector, "g", "shape [B, T, H] or [B, T, H, S]", g.shape())
+      .that(g.dim == 3 || vector, "g", "shape [B, T, H] or [B, T, H, S]", g)
       .dtype("g", g, {DType::bf16, DType::fp16, DType::fp32})
       .device("g", g)
       .no_grad("g", g)

@@ -96,7 +96,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> conv_pack_gdn_decode_
                  .V = static_cast<int32_t>(V),
                  .W = static_cast<int32_t>(conv.W()),
                  .by_V = divisor(std::max<int64_t>(V, 1))});
-  return {q, k, v, z_to, a_to, b_to};
+  return {std::move(q), std::move(k), std::move(v), std::move(z_to), std::move(a_to), std::move(b_to)};
 }
 
 }  // namespace gdn

@@ -38,7 +38,7 @@ std::tuple<Tensor, Tensor> fused_recurrent_gated_delta_rule(const Tensor& q_, co
   a.h0 = h0.data, a.h0_stride = h0.stride(0);
   a.ht = output_final_state ? View(ht).data : nullptr, a.ht_stride = s.HV * s.K * s.V, a.ht_fp32 = true;
   launch_recurrent(kernel, s, a);
-  return {o, ht};
+  return {std::move(o), std::move(ht)};
 }
 
 }  // namespace gdn

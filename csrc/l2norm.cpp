@@ -14,7 +14,7 @@ Tensor l2norm(const Tensor& x_, double eps) {
       .device("x", x)
       .no_grad("x", x)
       .unit_stride("x", x)
-      .that(x.dim >= 1 && x.dim <= 4, "x", "1 to 4 dimensions", x.shape())
+      .that(x.dim >= 1 && x.dim <= 4, "x", "1 to 4 dimensions", x)
       .that(D >= 1 && D <= 2048, "x", "a last dimension of 1 to 2048", D)
       .done();
 

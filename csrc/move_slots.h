@@ -55,7 +55,7 @@ inline void MoveSlots::check_slots(Checks& checks) const {
   bool same = from.dim == to.dim + extra && (slot_dim == 0 || from.size(0) == to.size(0));
   for (int64_t d = slot_dim + 1; same && d < to.dim; ++d) same = from.sizes[d + extra] == to.sizes[d];
   if (!same && from.defined() && to.defined())
-    checks.that(false, from_name,
+    checks.fail(from_name,
                 (stepped() ? "rows of steps of the slots of " : "rows of the slots of ") + std::string(to_name) + " " +
                     to.shape(),
                 from.shape());

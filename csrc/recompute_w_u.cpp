@@ -75,7 +75,7 @@ std::tuple<Tensor, Tensor> recompute_w_u(const Tensor& k_, const Tensor& v_, con
                                                      .g_kind = gate.kind,
                                                      .beta_kind = strength.kind,
                                                      .g_log2 = log2_of_gate(gate_base)});
-  return {w, u};
+  return {std::move(w), std::move(u)};
 }
 
 }  // namespace gdn

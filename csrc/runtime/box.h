@@ -11,6 +11,19 @@
 
 namespace gdn {
 
+// An argument that is the callee's from now on. A tensor's is its handle; an optional one's, in memory of its own.
+template <class T>
+T taken(StableIValue value) {
+  if constexpr (std::is_same_v<T, Tensor>) {
+    return Tensor(torch::stable::detail::to<AtenTensorHandle>(value));
+  } else if constexpr (std::is_same_v<T, OptTensor>) {
+    const auto handle = torch::stable::detail::to<std::optional<AtenTensorHandle>>(value);
+    return handle.has_value() ? OptTensor(Tensor(*handle)) : std::nullopt;
+  } else {
+    return torch::stable::detail::to<T>(value);
+  }
+}
+
 // The host function `F`, whose last kOuts parameters are memory for its results: on the stack in the op's form .out,
 // which returns nothing, and absent in the other.
 template <auto F, size_t kOuts, bool kGiven>
@@ -23,9 +36,9 @@ struct Boxed<F, kOuts, kGiven> {
   template <size_t I>
   static std::tuple_element_t<I, Arguments> argument(StableIValue* stack) {
     if constexpr (I + kOuts < sizeof...(P))
-      return torch::stable::detail::to<std::tuple_element_t<I, Arguments>>(stack[I]);
+      return taken<std::tuple_element_t<I, Arguments>>(stack[I]);
     else if constexpr (kGiven)
-      return torch::stable::detail::to<Tensor>(stack[I]);
+      return taken<Tensor>(stack[I]);
     else
       return std::nullopt;
   }
@@ -43,10 +56,10 @@ struct Boxed<F, kOuts, kGiven> {
       leave(stack, std::apply(F, given));
   }
 
-  static void leave(StableIValue* stack, const Tensor& result) { stack[0] = torch::stable::detail::from(result); }
+  static void leave(StableIValue* stack, Tensor result) { *stack = torch::stable::detail::from(result.release()); }
   template <class... T>
-  static void leave(StableIValue* stack, const std::tuple<T...>& results) {
-    std::apply([&](const auto&... result) { ((*stack++ = torch::stable::detail::from(result)), ...); }, results);
+  static void leave(StableIValue* stack, std::tuple<T...> results) {
+    std::apply([&](auto&... result) { (leave(stack++, std::move(result)), ...); }, results);
   }
 };
 

@@ -52,7 +52,7 @@ Checks& Checks::same_shape(const char* arg, const View& t, const char* other_arg
 }
 
 Checks& Checks::no_grad(const char* arg, const View& t) {
-  if (t.defined() && aoti_torch_grad_mode_is_enabled() && requires_grad(t))
+  if (gradients_ && t.defined() && requires_grad(t))
     fail(arg, "no gradient (there is no backward: call under torch.no_grad() or detach)", "requires_grad=True");
   return *this;
 }
@@ -156,7 +156,8 @@ Checks& Checks::cu_seqlens(const View& t, int64_t B) {
 }
 
 Checks& Checks::heads(int64_t H, int64_t HV) {
-  return that(H >= 1 && HV >= 1 && HV % H == 0, "HV", "a multiple of H = " + std::to_string(H) + " heads", HV);
+  if (H >= 1 && HV >= 1 && HV % H == 0) return *this;
+  return fail("HV", "a multiple of H = " + std::to_string(H) + " heads", std::to_string(HV));
 }
 
 Checks& Checks::head_size(const char* letter, int64_t size) {
@@ -165,10 +166,6 @@ Checks& Checks::head_size(const char* letter, int64_t size) {
 
 Checks& Checks::chunk_size(int64_t size) {
   return that(size == 16 || size == 32 || size == 64, "chunk_size", "16, 32 or 64", size);
-}
-
-Checks& Checks::that(bool ok, const char* arg, const std::string& expected, const std::string& got) {
-  return ok ? *this : fail(arg, expected, got);
 }
 
 void Checks::done() const {

@@ -11,7 +11,7 @@ namespace gdn {
 
 class Checks {
  public:
-  explicit Checks(const char* op) : op_(op) {}
+  explicit Checks(const char* op) : op_(op), gradients_(aoti_torch_grad_mode_is_enabled()) {}
 
   // `t` exists and has the rank and sizes of `sizes` (-1: any size).
   Checks& shape(const char* arg, const View& t, std::initializer_list<int64_t> sizes);
@@ -51,12 +51,8 @@ class Checks {
   Checks& head_size(const char* letter, int64_t size);
   // Chunks of 16, 32 or 64 tokens.
   Checks& chunk_size(int64_t size);
-  // Anything else: `expected` and `got` in words when `ok` is false.
-  Checks& that(bool ok, const char* arg, const std::string& expected, const std::string& got);
-  Checks& that(bool ok, const char* arg, const std::string& expected, int64_t got) {
-    return ok ? *this : that(false, arg, expected, std::to_string(got));
-  }
-  // The same with words that cost nothing while all is well; a tensor's shape is what was got.
+  // Anything else: `expected` and `got` in words, which cost nothing while all is well; a tensor's shape is what was
+  // got.
   Checks& that(bool ok, const char* arg, const char* expected, const char* got) {
     return ok ? *this : fail(arg, expected, got);
   }
@@ -67,13 +63,14 @@ class Checks {
     return ok ? *this : fail(arg, expected, got.shape());
   }
 
+  Checks& fail(const char* arg, const std::string& expected, const std::string& got);
+
   // Throws "gdn.<op>: <argument>: expected <...>, got <...>; ..." if anything was wrong.
   void done() const;
 
  private:
-  Checks& fail(const char* arg, const std::string& expected, const std::string& got);
-
   const char* op_;
+  bool gradients_;
   std::string text_;
   Device device_;
   bool has_device_ = false;

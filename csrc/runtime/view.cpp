@@ -42,7 +42,7 @@ Tensor empty_contiguous(const int64_t* sizes, int64_t dim, DType dtype, Device d
     step *= sizes[d] > 1 ? sizes[d] : 1;
   }
   AtenTensorHandle handle = nullptr;
-  TORCH_ERROR_CODE_CHECK(
+  STABLE_TORCH_ERROR_CODE_CHECK(
       aoti_torch_empty_strided(dim, sizes, strides, to_torch(dtype), device.type, device.index, &handle));
   return Tensor(handle);
 }
@@ -85,22 +85,26 @@ std::string Device::str() const {
   return "device type " + std::to_string(type);
 }
 
+Tensor::Tensor(const Tensor& other) {
+  if (other.handle_ != nullptr) STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_new_tensor_handle(other.handle_, &handle_));
+}
+
 View::View(const Tensor& tensor) : handle(tensor.get()) {
   int64_t *p_sizes = nullptr, *p_strides = nullptr;
   int32_t torch_dtype = 0;
   bool is_defined = false;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_is_defined(handle, &is_defined));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_is_defined(handle, &is_defined));
   if (!is_defined) {  // torch takes None for a Tensor: absent, for the checks to refuse
     handle = nullptr;
     return;
   }
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &data));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &p_sizes));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &p_strides));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &torch_dtype));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &device.type));
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device.index));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &data));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dim));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &p_sizes));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &p_strides));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &torch_dtype));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(handle, &device.type));
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_index(handle, &device.index));
   sizes = p_sizes;
   strides = p_strides;
   dtype = from_torch(torch_dtype);

@@ -1,17 +1,43 @@
 // A tensor's metadata, read once through the C shim: what host functions and kernels work with.
 #pragma once
 
-#include <torch/csrc/stable/tensor.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/macros.h>
 #include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/util/Exception.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace gdn {
 
-using torch::stable::Tensor;
+// Owns a reference to a torch tensor. torch::stable::Tensor does so through a shared_ptr, which costs two allocations
+// and several atomic operations for every argument of a call; here a move is a pointer.
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(AtenTensorHandle handle) : handle_(handle) {}
+  Tensor(const Tensor& other);
+  Tensor(Tensor&& other) noexcept : handle_(other.release()) {}
+  Tensor& operator=(Tensor other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Tensor() {
+    if (handle_ != nullptr) aoti_torch_delete_tensor_object(handle_);
+  }
+
+  AtenTensorHandle get() const { return handle_; }
+  AtenTensorHandle release() { return std::exchange(handle_, nullptr); }
+
+ private:
+  AtenTensorHandle handle_ = nullptr;
+};
+
 using OptTensor = std::optional<Tensor>;
 using torch::headeronly::ScalarType;
 
@@ -25,7 +51,7 @@ struct Device {
   int32_t type = 0;  // aoti_torch_device_type_*
   int32_t index = -1;
   bool is_cpu() const { return type == aoti_torch_device_type_cpu(); }
-  bool operator==(const Device& other) const { return type == other.type && (is_cpu() || index == other.index); }
+  bool operator==(const Device& other) const { return type == other.type && (index == other.index || is_cpu()); }
   std::string str() const;
 };
 
