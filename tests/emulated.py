@@ -1,6 +1,7 @@
 """CUDA C++ kernels on the CPU: their own source, compiled with tests/emulated_warp.h, a block at a time."""
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -30,13 +31,15 @@ extern "C" const char* gdn_emulate(const char* name, long blocks, int threads, i
     files = [ROOT / "tests/emulated_warp.h", ROOT / source_file, *sorted((ROOT / "csrc/cuda").glob("*.h"))]
     digest = hashlib.sha256(b"".join([source.encode(), *(f.read_bytes() for f in files)])).hexdigest()[:20]
     target = Path(tempfile.gettempdir()) / f"gdn_emulated_{os.getuid()}_{Path(source_file).stem}_{digest}.so"
-    if not target.exists():
-        flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{ROOT}", f"-I{ROOT}/csrc"]
-        part = target.with_suffix(f".{os.getpid()}")
-        subprocess.run(
-            ["c++", *flags, f"-I{Path(torch.__file__).parent}/include", "-xc++", "-", "-o", part], input=source.encode(), check=True
-        )
-        part.rename(target)
+    with open(target.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of processes that test at once one compiles
+        if not target.exists():
+            flags = ["-std=c++20", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-U_FORTIFY_SOURCE", f"-I{ROOT}", f"-I{ROOT}/csrc"]
+            part = target.with_suffix(f".{os.getpid()}")
+            subprocess.run(
+                ["c++", *flags, f"-I{Path(torch.__file__).parent}/include", "-xc++", "-", "-o", part], input=source.encode(), check=True
+            )
+            part.rename(target)
     library = ctypes.CDLL(str(target))
     library.gdn_emulate.restype = ctypes.c_char_p
     library.gdn_emulate.argtypes = (ctypes.c_char_p, ctypes.c_long, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)

@@ -2,7 +2,6 @@
 
 import fresh
 import pytest
-import torch
 from backends import Backend
 from samples import SAMPLES
 from torch.profiler import ProfilerActivity, profile
