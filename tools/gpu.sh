@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Checks and measures the wheel in dist/ on a machine with a GPU. From the root of the source tree:
 #
-#     tools/gpu.sh [tests[:WORDS]] [sanitize] [bench[:group,group]] [traffic]      (the first three by default)
+#     tools/gpu.sh [tests[:WORDS]] [sanitize] [bench[:group,group[:WORDS]]] [traffic]      (the first three by default)
 #
-# tests:WORDS runs what pytest -k WORDS selects; traffic counts bytes with ncu.
+# tests:WORDS runs what pytest -k WORDS selects, bench::WORDS the rows that have these words; traffic counts bytes with ncu.
 #
 # Installs the wheel into ~/site and, if there is a folder .whl, peers into /tmp/site; nothing is imported from the
 # source tree. Logs and results go to $OUT (build/gpu by default). Every step runs whatever the others did; the exit
@@ -78,8 +78,8 @@ for word in "$@"; do
       fi
       ;;
     bench | bench:*)
-      groups=${word#bench}
-      step bench 420 env PYTHONPATH="$PEERS" python3 "$ROOT/tools/bench/run.py" ${groups#:} --out "$OUT"
+      IFS=: read -r _ groups rows <<<"$word"
+      step bench 420 env PYTHONPATH="$PEERS" python3 "$ROOT/tools/bench/run.py" $groups --only "$rows" --out "$OUT"
       grep FAILED "$OUT/bench.log" | cut -c1-300
       sed -n '/^== /,$p' "$OUT/bench.log"
       ;;

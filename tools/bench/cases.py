@@ -22,7 +22,8 @@ class Case:
 
     ``truth(x)`` is the float64 result of each (None: not compared; one with fewer tokens in dimension 1 is compared
     with that prefix). ``marks``: largest allowed RMS of the difference over RMS of the truth, for each. ``oracle``: a
-    call to compare the whole of a long case with. ``layers`` > 1: timed in a graph over that many inputs.
+    call to compare the whole of a long case with. ``layers`` > 1: timed in a graph over that many inputs. ``per``: one call
+    does the work of so many layers, and is shown per layer.
     """
 
     group: str
@@ -35,14 +36,17 @@ class Case:
     nbytes: Callable[[dict], float]
     flops: float = 0
     layers: int = 1
+    per: int = 1
     oracle: Callable[[dict], Callable] | None = None
     goal: float | None = None
     peers: bool = True
 
 
 def call(op: str, **named) -> Callable:
-    """A call of an op without arguments: ``named`` in the order of its schema, so that no name costs host time."""
-    schema, overload = getattr(gdn, op).default._schema, getattr(gdn, op)
+    """A call of an op without arguments: ``named`` in the order of its schema up to the last, as torch binds them fastest:
+    a name costs more than the None before it, and an argument that is left out about as much as one that is given."""
+    overload = getattr(gdn, op).default
+    schema = overload._schema
     if unknown := set(named) - {a.name for a in schema.arguments}:
         raise TypeError(f"gdn.{op} has no argument {sorted(unknown)}")
     last = max(i for i, a in enumerate(schema.arguments) if a.name in named)
@@ -52,6 +56,11 @@ def call(op: str, **named) -> Callable:
 
 def size(*tensors) -> int:
     return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+
+def layers_of(state: float, most: int) -> int:
+    """So many layers that their states, of so many bytes each, do not stay in L2."""
+    return max(2, min(most, int(400e6 / state) + 1)) if GPU else 2
 
 
 # ---- prefill ---------------------------------------------------------------------------------------------------
@@ -107,14 +116,13 @@ def decode():
         for H, HV in ((16, 32), (4, 8)) if GPU else ((2, 4),):
             for B in (1, 8, 32, 64, 128, 256) if GPU else (3,):
                 one = 2 * B * HV * HD * HD * state.itemsize
-                layers = max(2, min(24, int(400e6 / (one / 2)) + 1)) if GPU else 2
                 for v_first in (False, True):
                     name = f"{'fp32' if state.itemsize == 4 else 'bf16'} {'VK' if v_first else 'KV'} {H}/{HV} B {B}"
                     yield Case(
                         "decode", name, "fused_recurrent_gated_delta_rule_update",
                         inputs=lambda i, B=B, H=H, HV=HV, s=state: I.decode(B, H, HV, s, i),
                         ours=update(v_first), truth=I.decode_step, marks=(4e-3, 1e-4 if state.itemsize == 4 else 4e-3),
-                        nbytes=lambda x, one=one: one, layers=layers, peers=not v_first,
+                        nbytes=lambda x, one=one: one, layers=layers_of(one / 2, 24), peers=not v_first,
                     )  # fmt: skip
 
 
@@ -176,6 +184,9 @@ def norm():
 
 
 def groups() -> dict[str, Callable]:
+    import layer
+    import pool
     from steps import steps
 
-    return dict(prefill=prefill, decode=decode, steps=steps, conv=conv, norm=norm)
+    found = dict(prefill=prefill, decode=decode, layer=layer.decode, verify=layer.verify, layer_prefill=layer.prefill)
+    return found | dict(packed=pool.packed_decode, update=pool.update, pool=pool.housekeeping, steps=steps, conv=conv, norm=norm)

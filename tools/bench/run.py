@@ -1,8 +1,9 @@
 """Benchmarks against the bytes-or-flops floor and against every peer that can be imported.
 
-    python tools/bench/run.py [group ...] [--rows TEXT] [--peers fla] --out DIR
+    python tools/bench/run.py [group ...] [--only WORDS] [--peers fla] --out DIR
 
-Groups: prefill, decode, steps, conv, norm, host, cold (all of them by default). Every case is checked first, against
+Groups: prefill, decode, layer, verify, layer_prefill, packed, update, pool, steps, conv, norm, host, cold (all by default). WORDS
+keep the rows that have each of them in their group, name or op. Every case is checked first, against
 float64 where that is feasible, and gets no time if it fails. Writes DIR/bench.json and DIR/bench.md, prints one table
 a group last. Without a GPU it checks small versions of every case and prints no times.
 """
@@ -57,7 +58,7 @@ def compare(results: tuple, wanted: tuple) -> list:
 def measure(case, name: str, make, xs: list) -> dict:
     calls = [split(make(x))[0] for x in xs]
     t = timers.graph(calls) if case.layers > 1 else timers.cold(calls[0])
-    row = dict(median=t.median, low=t.low, high=t.high) if t else {}
+    row = dict(median=t.median / case.per, low=t.low / case.per, high=t.high / case.per) if t else {}
     return row | dict(host=timers.host(calls[0], 50 if case.layers > 1 else 20))
 
 
@@ -137,7 +138,7 @@ def cold(out: Path) -> list[dict]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("groups", nargs="*", default=[])
-    parser.add_argument("--rows", default="", help="only rows whose name contains this")
+    parser.add_argument("--only", default="", metavar="WORDS", help="only rows with each of these words in group, name or op")
     parser.add_argument("--peers", default="fla")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -154,10 +155,12 @@ def main() -> int:
     head["mul_host"] = timers.host(report.elementwise())
     todo = [(c, False) for g in groups if g in known for c in known[g]()]
     if "host" in groups:
-        first = {c.op: c for g in known.values() for c in reversed(list(g()))}
+        first = {}
+        for case in (c for g in known.values() for c in g()):
+            first.setdefault(case.op, case)
         todo += [(c, True) for c in first.values()]
     for case, host_only in todo:
-        if args.rows not in case.name:
+        if not all(word in f"{case.group} {case.name} {case.op}" for word in args.only.split()):
             continue
         start = time.time()
         try:
