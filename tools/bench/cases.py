@@ -141,8 +141,20 @@ def conv_step(x):
     return call("causal_conv1d_update", x=x["x"], conv_state=states, weight=x["weight"], **args), lambda y: (y, states[1:])
 
 
+def conv_packed(x):
+    """The step, and z, a and b beside the channels made contiguous."""
+    states, B = x["states"].clone(), len(x["x"])
+    D = x["x"].shape[1]
+    HV = D // HD // 2  # of H = HV / 2 key heads
+    z, b, a = x["beside"].split([HV * HD, HV, HV], 1)
+    args = dict(mixed_qkv=x["x"], z=z.view(B, HV, HD), a=a, b=b, conv_states=states, weight=x["weight"], bias=None)
+    args |= dict(cache_indices=x["idx"], activation=SILU, H=HV // 2, K=HD, HV=HV, V=HD)
+    run = call("conv_pack_gdn_decode_inputs", **args)
+    return run, lambda y: (torch.cat([t.flatten(1) for t in y[:3]], 1), states[1:], torch.cat([y[3].flatten(1), y[5], y[4]], 1))
+
+
 def conv():
-    D = 8192 if GPU else 256
+    D = 8192 if GPU else 512
     shapes = [(f"T {T}", [T]) for T in ((1024, 4096, 16384, 65536) if GPU else (70,))]
     for name, lens in [*shapes, ("16 ragged", RAGGED if GPU else [17, 1, 2, 3, 40])]:
         yield Case(
@@ -154,6 +166,11 @@ def conv():
         yield Case(
             "conv", f"update B {B}", "causal_conv1d_update", lambda i, B=B: I.conv_step(B, D, i), conv_step,
             I.conv_step_result, (4e-3, 1e-6), nbytes=one, layers=24 if GPU else 2,
+        )  # fmt: skip
+        yield Case(
+            "conv", f"pack B {B}", "conv_pack_gdn_decode_inputs", lambda i, B=B: I.conv_step(B, D, i), conv_packed,
+            lambda x: (*I.conv_step_result(x), x["beside"]), (4e-3, 1e-6, 0), nbytes=lambda x, one=one: one(x) + 2 * size(x["beside"]),
+            layers=24 if GPU else 2, peers=False,
         )  # fmt: skip
 
 

@@ -125,6 +125,7 @@ def conv_result(x: dict) -> tuple[torch.Tensor, torch.Tensor]:
 def conv_step(B: int, D: int, seed: int) -> dict:
     r = randn(seed)
     x = dict(x=r(B, D).to(BF16), weight=(r(D, W) * 0.5).to(BF16), states=r(B + 1, D, W - 1).to(BF16))
+    x["beside"] = r(B, D // 2 + D // HD).to(BF16)  # z [HV, HD], b and a [HV], HV = D / 2 / HD
     return x | dict(idx=torch.arange(1, B + 1, device=DEVICE, dtype=torch.int32))
 
 
