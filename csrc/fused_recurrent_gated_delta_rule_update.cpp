@@ -14,7 +14,8 @@ Tensor fused_recurrent_gated_delta_rule_update(
   constexpr const char* op = "fused_recurrent_gated_delta_rule_update";
 
   // shapes
-  const View q(q_), k(k_), v(v_), g(g_), beta(beta_), A_log(A_log_), a(a_), dt_bias(dt_bias_), b(b_);
+  const View q(q_), k(k_), v(v_);
+  const RecurrentGates gates{View(g_), View(beta_), View(A_log_), View(a_), View(dt_bias_), View(b_)};
   const View pool(ssm_pool_), has_state(has_initial_state_), cu_seqlens(cu_seqlens_);
   const PoolSlots slots{.read = View(ssm_indices_),
                         .write = View(ssm_write_indices_),
@@ -25,30 +26,13 @@ Tensor fused_recurrent_gated_delta_rule_update(
                         .scales = View(pool_scale_),
                         .seed = View(rounding_seed_)};
   const RecurrentSizes s(q, v, cu_seqlens);
-  const bool raw = A_log.defined() || a.defined() || dt_bias.defined() || b.defined();
 
   // checks
   Checks checks(op);
   check_tokens(checks, s, q, k, v, cu_seqlens);
-  if (raw) {
-    checks.that(A_log.defined(), "A_log", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
-        .that(a.defined(), "a", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
-        .that(dt_bias.defined(), "dt_bias", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
-        .that(b.defined(), "b", "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None")
-        .that(!g.defined(), "g", "None with raw gates (A_log, a, dt_bias, b)", "a tensor")
-        .that(!beta.defined(), "beta", "None with raw gates (A_log, a, dt_bias, b)", "a tensor");
-  } else {
-    checks.that(g.defined(), "g", "a tensor, or raw gates (A_log, a, dt_bias, b)", "None");
-  }
-  for (const auto& [name, t] : {std::pair("g", &g), std::pair("beta", &beta), std::pair("a", &a), std::pair("b", &b)})
-    if (t->dim == 4)
-      checks.gate(name, *t, {s.B, s.T, s.H, s.ratio()}, q.dtype);
-    else
-      checks.gate(name, *t, {s.B, s.T, s.HV}, q.dtype);
-  checks.gate("A_log", A_log, {s.HV}, q.dtype)
-      .gate("dt_bias", dt_bias, {s.HV}, q.dtype)
-      .pool("ssm_pool", pool, {-1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
-            {DType::fp32, DType::bf16, DType::fp16, DType::fp8});
+  gates.check(checks, s, q.dtype);
+  checks.pool("ssm_pool", pool, {-1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
+              {DType::fp32, DType::bf16, DType::fp16, DType::fp8});
   slots.check(checks, s, pool, state_v_first);
   if (has_state.defined())
     checks.shape("has_initial_state", has_state, {s.N})
@@ -63,12 +47,7 @@ Tensor fused_recurrent_gated_delta_rule_update(
                   .q = q,
                   .k = k,
                   .v = v,
-                  .g = g,
-                  .beta = beta,
-                  .A_log = A_log,
-                  .a = a,
-                  .dt_bias = dt_bias,
-                  .b = b,
+                  .gates = gates,
                   .pool = pool,
                   .has_state = has_state,
                   .cu_seqlens = cu_seqlens,

@@ -35,7 +35,7 @@ inline void composed(const Layer& layer, const Tensor& mixed_qkvz, const OptTens
   const Tensor v = view_of(qkv, {HV, V}, {V, 1}, 2 * H * K, 1), a = gate(1), b = gate(0);
   const View o_in = out_scale.defined() ? View(memory) : y;
   const Part o(o_in, o_at, {B, T, HV, V}, dtype), o_rows(o_in, o_at, {B * T, HV, V}, dtype);
-  rule.q = View(q), rule.k = View(k), rule.v = View(v), rule.a = View(a), rule.b = View(b);
+  rule.q = View(q), rule.k = View(k), rule.v = View(v), rule.gates.a = View(a), rule.gates.b = View(b);
   rule.launch(o);
 
   const Tensor z = layer.z(mixed_qkvz);

@@ -42,6 +42,40 @@ inline Checks& check_tokens(Checks& checks, const RecurrentSizes& s, const View&
       .cu_seqlens(cu_seqlens, s.B);
 }
 
+// Gates of a step on a pool, [B, T, HV] or [B, T, H, ratio]: given (g, beta), or raw (A_log, a, dt_bias, b).
+struct RecurrentGates {
+  View g = {}, beta = {}, A_log = {}, a = {}, dt_bias = {}, b = {};
+
+  bool raw() const { return A_log.defined() || a.defined() || dt_bias.defined() || b.defined(); }
+
+  void check(Checks& checks, const RecurrentSizes& s, DType activation) const {
+    const auto all = {std::pair("A_log", &A_log), std::pair("a", &a), std::pair("dt_bias", &dt_bias),
+                      std::pair("b", &b)};
+    const auto given = {std::pair("g", &g), std::pair("beta", &beta)};
+    if (raw()) {
+      for (const auto& [name, t] : all)
+        checks.that(t->defined(), name, "a tensor with the other raw gates (A_log, a, dt_bias, b)", "None");
+      for (const auto& [name, t] : given)
+        checks.that(!t->defined(), name, "None with raw gates (A_log, a, dt_bias, b)", "a tensor");
+    } else {
+      checks.that(g.defined(), "g", "a tensor, or raw gates (A_log, a, dt_bias, b)", "None");
+    }
+    for (const auto& [name, t] : {std::pair("g", &g), std::pair("beta", &beta), std::pair("a", &a), std::pair("b", &b)})
+      if (t->dim == 4)
+        checks.gate(name, *t, {s.B, s.T, s.H, s.ratio()}, activation);
+      else
+        checks.gate(name, *t, {s.B, s.T, s.HV}, activation);
+    checks.gate("A_log", A_log, {s.HV}, activation).gate("dt_bias", dt_bias, {s.HV}, activation);
+  }
+
+  template <class Args>
+  void fill(Args& args, const RecurrentSizes& s) const {
+    const auto gate = [&](const View& t) { return gate_arg(t, s.packed, s.ratio(), t.dim == 4); };
+    args.g = gate(raw() ? a : g), args.beta = gate(raw() ? b : beta);
+    args.A_log = gate(A_log), args.dt_bias = gate(dt_bias);
+  }
+};
+
 // Where the states of a pool are read and written, and what speculative decoding adds to it.
 struct PoolSlots {
   View read = {}, write = {}, accepted = {}, steps = {}, steps_slots = {}, parents = {};
@@ -158,12 +192,13 @@ inline void launch_recurrent(const Picked<kernels::fused_recurrent>& kernel, con
   kernel.launch((s.N + s.packed) * s.HV * a.n_head_blocks, a);
 }
 
-// Steps on a pool, with the gates given (g, beta) or raw (A_log, a, dt_bias, b). Gates are [B, T, HV] or [B, T, H,
-// ratio].
+// Steps on a pool.
 struct RecurrentUpdate {
   const char* op;
   RecurrentSizes s;
-  View q, k, v, g = {}, beta = {}, A_log = {}, a = {}, dt_bias = {}, b = {}, pool, has_state = {}, cu_seqlens;
+  View q, k, v;
+  RecurrentGates gates;
+  View pool, has_state = {}, cu_seqlens;
   PoolSlots slots;
   bool update_state, l2norm, v_first;
   std::optional<double> scale;
@@ -175,9 +210,7 @@ struct RecurrentUpdate {
     FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, l2norm, kernel);
     args.q = rows_arg(q, s.packed), args.k = rows_arg(k, s.packed), args.v = rows_arg(v, s.packed);
     args.cu_seqlens = index_arg(cu_seqlens), args.o = o.data, args.o_stride = o.row_stride(2);
-    const auto gate = [&](const View& t) { return gate_arg(t, s.packed, s.ratio(), t.dim == 4); };
-    args.g = gate(a.defined() ? a : g), args.beta = gate(a.defined() ? b : beta);
-    args.A_log = gate(A_log), args.dt_bias = gate(dt_bias);
+    gates.fill(args, s);
     args.h0 = pool.data, args.h0_stride = pool.stride(0);
     args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
     args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);

@@ -15,6 +15,7 @@ from gdn_ops.recurrent import (
     fused_recurrent_gated_delta_rule_packed_decode,
     fused_recurrent_gated_delta_rule_update,
 )
+from gdn_ops.ring import advance_rings, commit_accepted, fused_recurrent_gated_delta_rule_ring
 from gdn_ops.spec import NONE, SIGMOID, SILU
 
 tracing.register()
@@ -37,6 +38,9 @@ __all__ = [
     "fused_recurrent_gated_delta_rule",
     "fused_recurrent_gated_delta_rule_packed_decode",
     "fused_recurrent_gated_delta_rule_update",
+    "fused_recurrent_gated_delta_rule_ring",
+    "advance_rings",
+    "commit_accepted",
     "gated_rmsnorm",
     "gated_rmsnorm_fp8",
     "gdn_decode",

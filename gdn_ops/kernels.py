@@ -33,6 +33,22 @@ FUSED_RECURRENT = Kernel(
     tiles=("BV", "WARPS"),
     hot=lambda v: v["SINGLE"],
 )
+
+
+def _ring_tune(v: dict, arch: int) -> dict:
+    """BV: columns of V a block holds: with more tokens, or of fp32 elsewhere than on sm_90, all 128 would not fit in registers."""
+    whole = v["NT"] == 1 and (v["S"] != "fp32" or arch == 90)
+    return dict(warps=8, BV={64: 64, 128: 128 if whole else 64, 256: 32}[v["BK"]])
+
+
+FUSED_RECURRENT_RING = Kernel(
+    name="fused_recurrent_ring",
+    source="csrc/cuda/fused_recurrent_ring.cu",
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128, 256), "NT": (1, 4)},
+    tune=_ring_tune,
+    tiles=("BV",),
+    hot=lambda v: v["BK"] != 256 and v["NT"] == 1,
+)
 # Chunk kernels that hold whole rows of K: fast ones for 64-token chunks and K == BK, else any K <= BK.
 CHUNK_BK = {(64, True, 64), (64, True, 128), (64, False, 128), (64, False, 256), (32, False, 256), (16, False, 256)}
 

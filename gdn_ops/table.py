@@ -3,7 +3,17 @@
 An op exists because it has a row here; a kernel exists because a row names it.
 """
 
-from gdn_ops.kernels import CHUNK_BK, CHUNK_PREP, CHUNK_REC, CONV, FUSED_RECURRENT, GATED_RMSNORM_FP8, MOVE_SLOTS, PREPARE_CHUNK_OFFSETS
+from gdn_ops.kernels import (
+    CHUNK_BK,
+    CHUNK_PREP,
+    CHUNK_REC,
+    CONV,
+    FUSED_RECURRENT,
+    FUSED_RECURRENT_RING,
+    GATED_RMSNORM_FP8,
+    MOVE_SLOTS,
+    PREPARE_CHUNK_OFFSETS,
+)
 from gdn_ops.spec import FLOAT, HALF, Kernel, Op, Out
 
 TABLE = (
@@ -312,6 +322,47 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         replaces="SGLang and vLLM fused_recurrent_gated_delta_rule_packed_decode",
         kernels=(FUSED_RECURRENT,),
+    ),
+    Op(
+        name="fused_recurrent_gated_delta_rule_ring",
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? beta, Tensor? A_log, Tensor? a, Tensor? dt_bias, Tensor? b, "
+        "Tensor(a!) ssm_pool, Tensor(b!) ring_k, Tensor(c!) ring_u, Tensor(d!) ring_g, Tensor ring_lengths, Tensor ssm_indices, "
+        "Tensor? cu_seqlens=None, float? scale=None, bool use_qk_l2norm_in_kernel=False, bool state_v_first=False, "
+        "SymInt min_slot=0) -> Tensor",
+        shapes={"q": "B T H K", "v": "B T HV V"},
+        outputs=(Out("o", "B T HV V", dtype="q"),),
+        dtypes="bf16 fp16 fp32",
+        out=True,
+        replaces="a state store every token in decode, one every draft token in verify",
+        kernels=(FUSED_RECURRENT_RING,),
+    ),
+    Op(
+        name="advance_rings",
+        schema="(Tensor(a!) ring_lengths, Tensor ssm_indices, SymInt ring_size, SymInt? tokens=None, "
+        "Tensor? num_accepted_tokens=None, Tensor? cu_seqlens=None, SymInt min_slot=0) -> ()",
+        shapes={"ssm_indices": "N"},
+        outputs=(),
+        dtypes="int32 int64",
+        replaces="the copying of accepted states after verify",
+        kernels=(
+            Kernel(
+                name="advance_rings",
+                source="csrc/cuda/advance_rings.cu",
+                tune=lambda v, arch: dict(warps=8, THREADS=256),
+                tiles=("THREADS",),
+                hot=True,
+            ),
+        ),
+    ),
+    Op(
+        name="commit_accepted",
+        schema="(Tensor(a!) ssm_pool, Tensor ring_k, Tensor ring_u, Tensor ring_g, Tensor num_entries, Tensor ssm_indices, "
+        "bool state_v_first=False, SymInt min_slot=0) -> ()",
+        shapes={"ring_k": "slots R H K", "ring_u": "slots R HV V"},
+        outputs=(),
+        dtypes="bf16 fp16 fp32",
+        replaces="the copying of accepted states after verify",
+        kernels=(FUSED_RECURRENT_RING,),
     ),
     Op(
         name="chunk_fwd_h",

@@ -16,10 +16,10 @@ PARAMETERS = (
 )  # fmt: skip
 STATES = ("initial_state", "states", "h")  # not activations, of no pool
 FLAGS = ("has_initial_state", "mask")
-NUMBERS = ("num_accepted_tokens", "prefix_lens", "cache_seqlens", "parents", "seq_idx")  # of a row
+NUMBERS = ("num_accepted_tokens", "prefix_lens", "cache_seqlens", "parents", "seq_idx", "num_entries")  # of a row
 # Slots, and the pools they are in; ssm_pool has those of ssm_indices where that is given.
 SLOTS = {
-    "ssm_indices": ("ssm_pool", "pool"), "ssm_write_indices": ("ssm_pool",), "cache_indices": ("conv_states", "ssm_pool"),
+    "ssm_indices": ("ssm_pool", "pool", "ring_k", "ring_u", "ring_g", "ring_lengths"), "ssm_write_indices": ("ssm_pool",), "cache_indices": ("conv_states", "ssm_pool"),
     "conv_state_indices": ("conv_state",), "indices": ("pool",), "src_indices": ("pool",), "dst_indices": ("pool",),
     "intermediate_indices": ("intermediate_states", "intermediate_windows"), "checkpoint_indices": ("checkpoints", "ssm_checkpoints", "conv_checkpoints"),
 }  # fmt: skip
@@ -133,6 +133,8 @@ class Call:
         """The largest number of accepted tokens."""
         if "conv_state" in self.tensors:
             return self.tensors["conv_state"].shape[-1] - self.tensors["weight"].shape[-1] + 2
+        if "ring_lengths" in self.tensors:
+            return self.kwargs["tokens"]
         slots = self.tensors["ssm_indices"]
         return slots.shape[1] if slots.dim() == 2 else self.tensors["intermediate_states"].shape[self.slot_dim + 1]
 

@@ -8,6 +8,7 @@ from sample_inputs import BF16, FP16, FP32, HV, D, Draw, H, cumsum, fwd_h, fwd_o
 from samples_conv import CONV
 from samples_layer import LAYER
 from samples_recurrent import ODD, RECURRENT
+from samples_ring import RING
 
 # ---- model-level ops -------------------------------------------------------------------------------------------
 
@@ -137,4 +138,4 @@ SAMPLES = {
         pools(BF16, (), (192, 3), True, states="intermediate_states", states_dtype=BF16, ssm_indices=[5, 0, 3, 1],
               num_accepted_tokens=[1, 3, 0, 4], intermediate_indices=[2, 0, 1, 3]),
     ],
-} | CONV | LAYER | RECURRENT  # fmt: skip
+} | CONV | LAYER | RECURRENT | RING  # fmt: skip

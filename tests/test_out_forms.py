@@ -14,7 +14,9 @@ from gdn_ops.table import OPS, TABLE
 CALLS = [(op.name, i) for op in TABLE if op.out for i in range(len(SAMPLES[op.name]))]
 NAMES = [op.name for op in TABLE if op.out]
 # Ops whose kernels write rows apart: the first columns of wider rows do for them, with so many dimensions in a row.
-STRIDED = {"fused_recurrent_gated_delta_rule_update": 2, "causal_conv1d_fn": 1, "causal_conv1d_update": 1}
+STRIDED = {
+    "fused_recurrent_gated_delta_rule_update": 2, "fused_recurrent_gated_delta_rule_ring": 2, "causal_conv1d_fn": 1, "causal_conv1d_update": 1,
+}  # fmt: skip
 
 
 def test_ops_that_an_engine_gives_memory_have_one():

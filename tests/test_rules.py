@@ -11,8 +11,13 @@ from samples import SAMPLES
 from gdn_ops.table import OPS
 
 RULES = [*rules.RULES, *rules_slots.RULES, *rules_sequences.RULES]
-INDEX = {"prepare_lens", "prepare_chunk_indices", "prepare_chunk_offsets"}  # their own tests compare them with plain Python
-POOLS = {"copy_slots", "zero_slots", "gather_states", "scatter_states", "scatter_accepted_states"}
+INDEX = {
+    "prepare_lens",
+    "prepare_chunk_indices",
+    "prepare_chunk_offsets",
+    "advance_rings",
+}  # their own tests compare them with plain Python
+POOLS = {"copy_slots", "zero_slots", "gather_states", "scatter_states", "scatter_accepted_states", "commit_accepted"}
 # Ops that a rule is not checked for though they have an argument that it is about: they have no activations.
 NOT_CHECKED = dict.fromkeys((rule.__name__ for rule in rules_sequences.RULES), INDEX) | {"strides_of_activations": INDEX | POOLS}
 

@@ -3,65 +3,13 @@
 #include <cstring>
 #include <vector>
 
-#include "chunk.h"  // Offsets, round_to
 #include "cuda/rounding.h"
 #include "gen/kernels.h"
+#include "recurrent.h"
 
 namespace gdn::cpu {
 
 namespace {
-
-// Element i, or word `at` of row i of a table.
-int64_t load_index(const IndexArg& t, int64_t i, int64_t at = 0) {
-  const int32_t low = t.low[i * t.stride + at], high = t.high[i * t.stride + at];
-  return t.words == 2 ? static_cast<int64_t>(high) << 32 | static_cast<uint32_t>(low) : low;
-}
-
-int64_t offset(const RowsArg& x, int64_t row, int64_t t, int64_t h) {
-  return row * x.stride_r + t * x.stride_t + h * x.stride_h;
-}
-
-// Of value head j of key head h.
-template <class T>
-float gate(const GateArg& x, int64_t row, int64_t t, int64_t h, int64_t j, float missing) {
-  if (x.at.data == nullptr) return missing;
-  const int64_t at = offset(x.at, row, t, j) + h * x.stride_g;
-  return x.dtype == kFP32 ? static_cast<const float*>(x.at.data)[at]
-                          : static_cast<float>(static_cast<const T*>(x.at.data)[at]);
-}
-
-// g and beta of a token, given or raw.
-template <class T>
-std::pair<float, float> gates(const FusedRecurrentArgs& a, int64_t row, int64_t t, int64_t hv) {
-  const int64_t h = hv / a.group, j = hv % a.group;
-  const float g = gate<T>(a.g, row, t, h, j, 0), beta = gate<T>(a.beta, row, t, h, j, 1);
-  if (a.A_log.at.data == nullptr) return {g, beta};
-  const float x = g + gate<T>(a.dt_bias, 0, 0, h, j, 0);
-  return {-std::exp(gate<T>(a.A_log, 0, 0, h, j, 0)) * (x > 20 ? x : std::log1p(std::exp(x))),
-          1 / (1 + std::exp(-beta))};
-}
-
-// x * rsqrt(sum x^2 + 1e-6) * scale where asked for, in float32.
-template <class T>
-void load_row(float* y, const T* x, int64_t K, bool l2norm, float scale) {
-  float sum = 0;
-  for (int64_t k = 0; k < K; ++k) sum += static_cast<float>(x[k]) * static_cast<float>(x[k]);
-  if (l2norm) scale /= std::sqrt(sum + 1e-6f);
-  for (int64_t k = 0; k < K; ++k) y[k] = static_cast<float>(x[k]) * scale;
-}
-
-// One token: h <- e^g h; u = beta (v - h^T k); h <- h + k u^T; o = h^T q. h [K, V].
-template <class T>
-void step(float* h, const float* q, const float* k, const T* v, float g, float beta, T* o, int64_t K, int64_t V) {
-  float u[256] = {}, sum[256] = {};
-  const float decay = std::exp(g);
-  for (int64_t i = 0; i < K; ++i)
-    for (int64_t j = 0; j < V; ++j) u[j] += (h[i * V + j] *= decay) * k[i];
-  for (int64_t j = 0; j < V; ++j) u[j] = beta * (static_cast<float>(v[j]) - u[j]);
-  for (int64_t i = 0; i < K; ++i)
-    for (int64_t j = 0; j < V; ++j) sum[j] += (h[i * V + j] += k[i] * u[j]) * q[i];
-  for (int64_t j = 0; j < V; ++j) o[j] = round_to<T>(sum[j]);
-}
 
 using fp8 = torch::headeronly::Float8_e4m3fn;
 
@@ -117,7 +65,7 @@ void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
   const int64_t step_k = v_first ? 1 : V, step_v = v_first ? K : 1, head = hv * K * V;
   const float scale = spec.scales != nullptr ? spec.scales[hv * spec.scales_stride] : 1.0f;
   std::vector<float> state(K * V, 0.0f);
-  float q[256], k[256];
+  float q[256], k[256], u[256];
   if (a.h0 != nullptr && (a.has_state == nullptr || a.has_state[n * a.has_state_stride])) {
     const S* h0 = static_cast<const S*>(a.h0) + slot * a.h0_stride + head;
     for (int64_t i = 0; i < K; ++i)
@@ -147,7 +95,8 @@ void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
     load_row(q, static_cast<const T*>(a.q.data) + offset(a.q, row, t, h), K, a.l2norm, a.scale);
     load_row(k, static_cast<const T*>(a.k.data) + offset(a.k, row, t, h), K, a.l2norm, 1);
     const auto [g, beta] = gates<T>(a, row, t, hv);
-    step(state.data(), q, k, static_cast<const T*>(a.v.data) + offset(a.v, row, t, hv), g, beta, o(first + t), K, V);
+    const T* v = static_cast<const T*>(a.v.data) + offset(a.v, row, t, hv);
+    step(state.data(), q, k, v, g, beta, u, o(first + t), K, V);
     if (spec.parents.words) after.push_back(state);
     auto aside = [&](void* p, int64_t at, int32_t dtype) {
       with_float(static_cast<DType>(dtype), [&](auto* s) {

@@ -23,6 +23,7 @@ from gdn_ops.reference.recurrent import (  # noqa: F401
     gated_delta_rule,
     l2norm,
 )
+from gdn_ops.reference.ring import advance_rings, commit_accepted, fused_recurrent_gated_delta_rule_ring  # noqa: F401
 from gdn_ops.reference.whole_layer import gdn_decode, gdn_prefill  # noqa: F401
 
 chunk_gated_delta_rule = fused_recurrent_gated_delta_rule  # the same function of the same inputs

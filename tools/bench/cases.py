@@ -203,7 +203,8 @@ def norm():
 def groups() -> dict[str, Callable]:
     import layer
     import pool
+    from rings import rings
     from steps import steps
 
-    found = dict(prefill=prefill, decode=decode, layer=layer.decode, verify=layer.verify, layer_prefill=layer.prefill)
+    found = dict(prefill=prefill, decode=decode, ring=rings, layer=layer.decode, verify=layer.verify, layer_prefill=layer.prefill)
     return found | dict(packed=pool.packed_decode, update=pool.update, pool=pool.housekeeping, steps=steps, conv=conv, norm=norm)

@@ -2,7 +2,7 @@
 
     python tools/bench/run.py [group ...] [--only WORDS] [--peers fla] --out DIR
 
-Groups: prefill, decode, layer, verify, layer_prefill, packed, update, pool, steps, conv, norm, host, cold (all by default). WORDS
+Groups: prefill, decode, ring, layer, verify, layer_prefill, packed, update, pool, steps, conv, norm, host, cold (all by default). WORDS
 keep the rows that have each of them in their group, name or op. Every case is checked first, against
 float64 where that is feasible, and gets no time if it fails. Writes DIR/bench.json and DIR/bench.md, prints one table
 a group last. Without a GPU it checks small versions of every case and prints no times.

@@ -1,0 +1,333 @@
+// The gated delta rule on frozen states: h0 in the pool, and a ring of the m tokens since, each k_j, u_j and g_j, so
+// that
+//   h = e^(g_0 + .. + g_(m-1)) h0 + sum_j e^(g_(j+1) + .. + g_(m-1)) k_j u_j^T
+// A step never forms h. Up to NT tokens at a time, z being their k and q:
+//   x = h^T z = e^(..) h0^T z + sum_j (e^(..) k_j . z) u_j      one pass over h0, in registers
+//   u_t = beta_t (v_t - e^(..) x_k - sum_(s<t) e^(..) (k_s . k_t) u_s);  o_t = e^(..) x_q + sum_(s<=t) e^(..) (k_s .
+//   q_t) u_s
+// and the tokens become entries. Sums of g are of the tokens between two, never differences of sums, and so as exact as
+// small gates are. Rows with more than NT tokens fold entries and tokens into the registers as they go.
+//
+// A block has BV columns of V of one value head of one row. A row without room for its tokens is due: its entries are
+// folded into h0, which is stored, and its tokens become entries from 0 on. These replace keys that all heads of a
+// group read, so one block works through all of a due group, one head after another, and replaces the keys last.
+//
+// Compiles for the CPU with tests/emulated_warp.h.
+#include "fused_recurrent_ring.h"
+#include "gates.h"
+#include "head_state.h"
+#include "masked_state.h"
+
+namespace gdn {
+
+// ---- tokens and entries ----------------------------------------------------------------------------------------
+
+// K elements of a row of q or k, BK / 32 a lane: as they are in memory, then as the rule uses them.
+template <int BK>
+struct Vector {
+  static constexpr int N = BK / 32;
+  uint32_t bits[N];
+
+  __device__ __forceinline__ void load(const RowsArg& x, uint32_t row, int64_t t, uint32_t h, int K, int32_t dtype) {
+    const int64_t at = row * x.stride_r + t * x.stride_t + h * x.stride_h + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const bool inside = static_cast<int>(threadIdx.x % 32) + 32 * i < K;
+      bits[i] = inside ? load_bits(x.data, at + 32 * i, dtype) : 0;
+    }
+  }
+
+  __device__ __forceinline__ void values(float (&y)[N], bool l2norm, float scale, int32_t dtype) const {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      y[i] = bits_value(bits[i], dtype);
+      sum = fmaf(y[i], y[i], sum);
+    }
+#pragma unroll
+    for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+    if (l2norm) scale *= rsqrtf(sum + 1e-6f);
+#pragma unroll
+    for (int i = 0; i < N; ++i) y[i] *= scale;
+  }
+};
+
+// g and beta of token t.
+__device__ __forceinline__ void token_gates(const FusedRecurrentRingArgs& a, uint32_t row, int64_t t, uint32_t hv,
+                                            uint32_t h, float& g, float& beta) {
+  const uint32_t j = hv - h * a.group;
+  const auto value = [&](const GateArg& x, int64_t at) {
+    return bits_value(load_bits(x.at.data, at, x.dtype), x.dtype);
+  };
+  const auto gate = [&](const GateArg& x) {
+    return value(x, row * x.at.stride_r + t * x.at.stride_t + h * x.stride_g + j * x.at.stride_h);
+  };
+  g = a.g.at.data ? gate(a.g) : 0.0f, beta = a.beta.at.data ? gate(a.beta) : 1.0f;
+  if (a.A_log.at.data)
+    raw_gates(g, beta, value(a.A_log, hv * a.A_log.at.stride_h), value(a.dt_bias, hv * a.dt_bias.at.stride_h));
+}
+
+// The sum of x over the lanes after this one, and over all.
+__device__ __forceinline__ float sum_after(float x, float& all) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int far = 1; far < 32; far *= 2) {
+    const float other = __shfl_down_sync(kAll, x, far);
+    if (lane + far < 32) x += other;
+  }
+  all = __shfl_sync(kAll, x, 0);
+  const float after = __shfl_down_sync(kAll, x, 1);
+  return lane < 31 ? after : 0.0f;
+}
+
+// By one warp: what is left of each of m entries once all have passed, and, last, of the frozen state.
+__device__ __forceinline__ void store_weights(float* weights, const float* g, int step, int m) {
+  const int lane = threadIdx.x % 32;
+  float all, behind = 0;
+  if (m > 32) weights[lane + 32] = expf(sum_after(lane + 32 < m ? g[(lane + 32) * step] : 0.0f, behind));
+  weights[lane] = expf(sum_after(lane < m ? g[lane * step] : 0.0f, all) + behind);
+  if (lane == 0) weights[kMostEntries] = expf(all + behind);
+}
+
+// ---- the kernel ------------------------------------------------------------------------------------------------
+
+template <bool MASKED, class S, bool VFIRST, int BK, int BV>
+struct StateOf {
+  using Type = HeadState<S, VFIRST, BK, BV>;
+  static __device__ __forceinline__ Type make(int, int) { return Type(); }
+};
+template <class S, bool VFIRST, int BK, int BV>
+struct StateOf<true, S, VFIRST, BK, BV> {
+  using Type = MaskedState<S, VFIRST>;
+  static __device__ __forceinline__ Type make(int K, int columns) { return Type(K, columns); }
+};
+
+template <class S, bool VFIRST, int BK, int NT, int BV>
+__device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArgs& a) {
+  constexpr bool MASKED = BK == 256;
+  using Made = StateOf<MASKED, S, VFIRST, BK, BV>;
+  using State = typename Made::Type;
+  constexpr int THREADS = State::THREADS, WARPS = State::WARPS, N = 2 * NT;
+  constexpr int READ = State::PARTS * N * BV, E = 16, FOLD = E * (BK + BV);  // E entries are folded at a time
+  __shared__ float z[N * BK];                                                // the tokens' k, then their q
+  __shared__ float buffer[READ > FOLD ? READ : FOLD];  // read-outs of the state; or entries on their way into it
+  __shared__ float products[(kMostEntries + NT) * N];  // of the entries' k, decayed, and of the tokens' k with z
+  __shared__ float weights[kMostEntries + 1];          // what is left of the entries, and of the frozen state
+  __shared__ float gates[2][NT];                       // g, beta
+  __shared__ float aside[N * BV];                      // sums over entries
+  __shared__ float own[NT * BV];                       // u of the tokens, decayed
+
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
+  const int K = MASKED ? a.K : BK, V = MASKED ? a.V : BK;
+  const int slices = a.n_slices, group_units = a.group * slices;
+  const uint32_t n = divide(blockIdx.x, a.units);
+  int unit = static_cast<int>(blockIdx.x - n * static_cast<uint32_t>(a.HV * slices));
+  const uint32_t h = divide(divide(unit, a.slices), a.ratio);
+  const int first_unit = static_cast<int>(h) * group_units;
+  const bool commits = a.entries.words != 0, varlen = a.cu_seqlens.words != 0, outside = varlen && n == a.N;
+
+  // The row: its tokens, slot and entries. Program n == N has the tokens of no row.
+  uint32_t row = n;
+  int tokens = commits ? 0 : a.T;
+  if (varlen) {
+    const IndexBits begin = index_bits(a.cu_seqlens, outside ? 0 : n);
+    const IndexBits end = index_bits(a.cu_seqlens, outside ? a.N : n + 1);
+    row = bound_value(begin, a.cu_seqlens.words, a.T);
+    tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
+  }
+  const auto o_row = [&] { return varlen ? row : static_cast<int64_t>(row) * a.T; };
+  const int64_t slot = outside ? -1 : load_index(a.read, n);
+  int64_t entries = -1;
+  if (!outside && slot >= a.min_slot && slot < a.slots)
+    entries = commits ? load_index(a.entries, n) : load_index(a.lengths, slot);
+  if (entries < 0 || entries > a.R || (tokens > a.R && !outside)) {  // padding: zeros, nothing touched
+    const uint32_t hv = divide(unit, a.slices);
+    const int v0 = (unit - static_cast<int>(hv) * slices) * BV;
+    const int64_t count = outside ? a.T - tokens : tokens;
+#pragma unroll 1
+    for (int64_t i = tid; i < count * BV; i += THREADS) {
+      const int64_t t = i / BV, at = !outside ? t : t < row ? t - row : t - row + tokens;
+      const int v = v0 + static_cast<int>(i % BV);
+      if (v < V) store_rounded(a.o, (o_row() + at) * a.o_stride + hv * V + v, 0.0f, a.dtype);
+    }
+    return;
+  }
+  const int m = static_cast<int>(entries);
+  const bool due = commits ? m > 0 : m + tokens > a.R;
+  if (tokens == 0 && !due) return;
+  const bool group_at_once = due && !commits;
+  if (group_at_once && unit != first_unit) return;
+
+  const int to = due ? 0 : m;  // where the tokens' entries go
+  float* const ring_k = a.ring_k.data + slot * a.ring_k.stride + h * K;
+  const int step_k = a.H * K, step_u = a.HV * V;
+  const int end_unit = group_at_once ? first_unit + group_units : unit + 1;
+  const bool has_keys = unit == first_unit;
+#pragma unroll 1
+  for (; unit < end_unit; ++unit) {
+    const uint32_t hv = divide(unit, a.slices);
+    const int v0 = (unit - static_cast<int>(hv) * slices) * BV, v = v0 + tid;
+    float* const ring_u = a.ring_u.data + slot * a.ring_u.stride + hv * V + v0;
+    float* const ring_g = a.ring_g.data + slot * a.ring_g.stride + hv;
+    S* const tile =
+        static_cast<S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V + (VFIRST ? v0 * K : v0);
+
+    // Loads of the first tokens, then of the state, which stay on their way.
+    Vector<BK> token;
+    uint32_t v_bits[NT];
+    const auto load_tokens = [&](int t0) {
+      const int t = t0 + warp % NT;
+      if (warp < N && t < tokens) token.load(warp < NT ? a.k : a.q, row, t, h, K, a.dtype);
+#pragma unroll
+      for (int i = 0; i < NT; ++i)
+        if (tid < BV && v < V && t0 + i < tokens)
+          v_bits[i] =
+              load_bits(a.v.data, row * a.v.stride_r + (t0 + i) * a.v.stride_t + hv * a.v.stride_h + v, a.dtype);
+    };
+    load_tokens(0);
+    State state = Made::make(K, V - v0);
+    state.load(tile, V);
+    if (warp == 0) store_weights(weights, ring_g, a.HV, m);
+    if constexpr (NT > 1) state.unpack();
+
+    int ahead = m;  // entries before the tokens that the state lacks
+#pragma unroll 1
+    for (int t0 = 0; t0 == 0 || t0 < tokens; t0 += NT) {  // without tokens, once
+      const int nt = min(NT, tokens - t0);
+      if (t0 > 0) load_tokens(t0);
+      if (warp < N) {
+        float y[Vector<BK>::N] = {};
+        if (warp % NT < nt) token.values(y, a.l2norm, warp < NT ? 1.0f : a.scale, a.dtype);
+#pragma unroll
+        for (int i = 0; i < Vector<BK>::N; ++i) {
+          z[warp * BK + lane + 32 * i] = y[i];
+          if (warp < nt && has_keys && !due && lane + 32 * i < K)
+            ring_k[(m + t0 + warp) * step_k + lane + 32 * i] = y[i];
+        }
+      }
+      if (tid < nt) token_gates(a, row, t0 + tid, hv, h, gates[0][tid], gates[1][tid]);
+      __syncthreads();
+      // The head's last slice is the last to have read its old ones.
+      if (v0 + BV >= V && tid < nt) ring_g[(to + t0 + tid) * a.HV] = gates[0][tid];
+
+      // Products of entries, a warp each, and of the tokens.
+#pragma unroll 2
+      for (int j = warp; j < ahead + nt; j += WARPS) {
+        const float* k = j < ahead ? ring_k + j * step_k : z + (j - ahead) * BK;
+        float y[N] = {};
+#pragma unroll
+        for (int i = 0; i < BK / 32; ++i) {
+          const float x = lane + 32 * i < K ? k[lane + 32 * i] : 0.0f;
+#pragma unroll
+          for (int c = 0; c < N; ++c) y[c] = fmaf(x, z[c * BK + lane + 32 * i], y[c]);
+        }
+        spread_sums<32, 1, N>(y, lane);
+        const float left = j < ahead ? weights[j] : 1.0f;
+        if (lane % (32 / N) == 0) products[j * N + lane / (32 / N)] = left * y[0];
+      }
+      __syncthreads();
+
+      // The entries' part of h^T z, of column v; kept aside while registers are wanted for the state.
+      if (tid < BV && v < V) {
+        float x[N] = {};
+#pragma unroll 8
+        for (int j = 0; j < ahead; ++j) {
+          const float u = ring_u[j * step_u + tid];
+#pragma unroll
+          for (int c = 0; c < N; ++c) x[c] = fmaf(products[j * N + c], u, x[c]);
+        }
+#pragma unroll
+        for (int c = 0; c < N; ++c) aside[c * BV + tid] = x[c];
+      }
+      if constexpr (NT == 1) state.unpack();
+      state.template read_out<N>(z, buffer);
+      __syncthreads();
+
+      const float frozen = t0 == 0 ? weights[kMostEntries] : 1.0f;
+      float u[NT], decayed[NT], x[N], passed = 1;  // u; what is left of it, and of h, after the tokens so far
+      if (tid < BV && v < V) {
+#pragma unroll
+        for (int c = 0; c < N; ++c) x[c] = fmaf(frozen, State::template read<N>(buffer, c, tid), aside[c * BV + tid]);
+#pragma unroll
+        for (int t = 0; t < NT; ++t) {
+          if (t >= nt) break;
+          const float decay = expf(gates[0][t]);
+          passed *= decay;
+          float s_k = passed * x[t], s_q = passed * x[NT + t];
+#pragma unroll
+          for (int s = 0; s < t; ++s) {
+            decayed[s] *= decay;
+            s_k = fmaf(products[(ahead + s) * N + t], decayed[s], s_k);
+            s_q = fmaf(products[(ahead + s) * N + NT + t], decayed[s], s_q);
+          }
+          u[t] = decayed[t] = gates[1][t] * (bits_value(v_bits[t], a.dtype) - s_k);
+          s_q = fmaf(products[(ahead + t) * N + NT + t], u[t], s_q);
+          store_rounded(a.o, (o_row() + t0 + t) * a.o_stride + hv * V + v, s_q, a.dtype);
+        }
+      }
+
+      const bool more = t0 + NT < tokens;
+      if (due || more) {  // the entries into the state
+#pragma unroll 1
+        for (int j0 = 0; j0 < ahead; j0 += E) {
+          const int count = min(E, ahead - j0);
+          float *const b_k = buffer, *const b_w = buffer + E * BK;
+          __syncthreads();
+#pragma unroll 1
+          for (int i = tid; i < count * BK; i += THREADS)
+            b_k[i] = i % BK < K ? ring_k[(j0 + i / BK) * step_k + i % BK] : 0.0f;
+#pragma unroll 1
+          for (int i = tid; i < count * BV; i += THREADS)
+            b_w[i] = v0 + i % BV < V ? weights[j0 + i / BV] * ring_u[(j0 + i / BV) * step_u + i % BV] : 0.0f;
+          __syncthreads();
+          state.fold(j0 == 0 ? frozen : 1.0f, b_k, b_w, count);
+        }
+        if (due && t0 == 0) state.store(tile, V);
+      }
+      if (tid < BV && v < V) {
+#pragma unroll
+        for (int t = 0; t < NT; ++t)
+          if (t < nt) ring_u[(to + t0 + t) * step_u + tid] = u[t];
+      }
+      __syncthreads();
+      if constexpr (NT == 1) break;
+      if (more) {  // and the tokens
+        float all = 1;
+#pragma unroll
+        for (int t = 0; t < NT; ++t) {
+          all *= expf(gates[0][t]);
+          if (tid < BV) own[t * BV + tid] = v < V ? decayed[t] : 0.0f;
+        }
+        __syncthreads();
+        state.fold(all, z, own, NT);
+        ahead = 0;
+        __syncthreads();
+      }
+    }
+  }
+
+  if (!due || !has_keys) return;
+  if constexpr (NT == 1) {
+    if (tid < K && tokens > 0) ring_k[tid] = z[tid];
+  } else {
+#pragma unroll 1
+    for (int t = warp; t < tokens; t += WARPS) {
+      Vector<BK> x;
+      float k[Vector<BK>::N];
+      x.load(a.k, row, t, h, K, a.dtype);
+      x.values(k, a.l2norm, 1.0f, a.dtype);
+#pragma unroll
+      for (int i = 0; i < Vector<BK>::N; ++i)
+        if (lane + 32 * i < K) ring_k[t * step_k + lane + 32 * i] = k[i];
+    }
+  }
+}
+
+}  // namespace gdn
+
+// Two blocks of a multiprocessor keep its memory busy while one of them computes.
+#define GDN_KERNEL(symbol, S, VFIRST, BK, NT, BV)                                                                      \
+  extern "C" __global__ void __launch_bounds__(256, 2) symbol(const __grid_constant__ gdn::FusedRecurrentRingArgs a) { \
+    gdn::fused_recurrent_ring<S, VFIRST, BK, NT, BV>(a);                                                               \
+  }
+GDN_VARIANTS(GDN_KERNEL)

@@ -1,0 +1,83 @@
+// As HeadState (head_state.h), for any K up to 256, any V and any alignment: element by element, masked by run-time
+// sizes. A block of 256 threads has 32 columns.
+#pragma once
+
+#include "head_state.h"
+
+namespace gdn {
+
+template <class S, bool VFIRST>
+struct MaskedState {
+  static constexpr int BK = 256, BV = 32, WARPS = 8, THREADS = 32 * WARPS, LOADS = BK * BV / THREADS;
+  static constexpr int PARTS = WARPS;  // read-outs come as this many sums
+
+  float x[LOADS];
+  int K, columns;  // of the tile
+
+  // columns: of the state, from the tile's first on.
+  __device__ __forceinline__ MaskedState(int K, int columns) : K(K), columns(columns) {}
+
+  static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
+  static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
+  static __device__ __forceinline__ int k_of(int i) {
+    return VFIRST ? static_cast<int>(threadIdx.x) : i * WARPS + warp();
+  }
+  static __device__ __forceinline__ int v_of(int i) { return VFIRST ? i : lane(); }
+  __device__ __forceinline__ bool inside(int i) const { return k_of(i) < K && v_of(i) < columns; }
+  __device__ __forceinline__ int at(int i, int V) const {
+    return VFIRST ? v_of(i) * K + k_of(i) : k_of(i) * V + v_of(i);
+  }
+
+  __device__ __forceinline__ void load(const S* tile, int V) {
+    const auto* bits = reinterpret_cast<const typename Number<S>::Bits*>(tile);
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) x[i] = inside(i) ? Number<S>::value(bits[at(i, V)]) : 0.0f;
+  }
+
+  __device__ __forceinline__ void unpack() {}
+
+  template <class W>
+  __device__ __forceinline__ void store(W* tile, int V) const {
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i)
+      if (inside(i)) tile[at(i, V)] = Number<W>::round(x[i]);
+  }
+
+  template <int N>
+  __device__ __forceinline__ void read_out(const float* z, float* sums) const {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      float y[LOADS] = {};
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) {
+        float& sum = y[VFIRST ? i : 0];
+        sum = fmaf(x[i], z[j * BK + k_of(i)], sum);
+      }
+      if constexpr (VFIRST) spread_sums<32, 1, LOADS>(y, lane());
+      sums[(warp() * N + j) * BV + lane()] = y[0];
+    }
+  }
+
+  template <int N>
+  static __device__ __forceinline__ float read(const float* sums, int j, int v) {
+    float sum = sums[j * BV + v];
+#pragma unroll
+    for (int p = 1; p < PARTS; ++p) sum += sums[(p * N + j) * BV + v];
+    return sum;
+  }
+
+  __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens) {
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) x[i] *= decay;
+    add(k, w, tokens);
+  }
+
+  __device__ __forceinline__ void add(const float* k, const float* w, int tokens) {
+#pragma unroll 1
+    for (int t = 0; t < tokens; ++t)
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) x[i] = fmaf(k[t * BK + k_of(i)], w[t * BV + v_of(i)], x[i]);
+  }
+};
+
+}  // namespace gdn
