@@ -122,8 +122,7 @@ inline void ChunkRule::launch_chunks(const View& o, void* memory) const {
 
 inline void ChunkRule::launch_tokens(const View& o) const {
   const View &pool = states.h0, &to = states.checkpoint_slots;
-  const auto kernel = pick_recurrent(op, s, q.device, pool, states.v_first, states.checkpoints.defined());
-  FusedRecurrentArgs a = recurrent_args(s, q.dtype, scale, l2norm, kernel);
+  FusedRecurrentArgs a = recurrent_args(s, q.dtype, scale, l2norm);
   a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);
   a.cu_seqlens = index_arg(cu_seqlens), a.o = o.data;
   a.g = gate_arg(g, s.packed, s.ratio()), a.beta = gate_arg(beta, s.packed, s.ratio());
@@ -141,7 +140,7 @@ inline void ChunkRule::launch_tokens(const View& o) const {
                         .stride = states.checkpoints.stride(0),
                         .n_slots = states.checkpoints.size(0),
                         .dtype = static_cast<int32_t>(states.checkpoints.dtype)};
-  launch_recurrent(kernel, s, a);
+  launch_recurrent(op, s, q.device, pool, states.v_first, states.checkpoints.defined(), a);
 }
 
 }  // namespace gdn

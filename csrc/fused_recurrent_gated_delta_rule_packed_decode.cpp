@@ -45,11 +45,8 @@ void fused_recurrent_gated_delta_rule_packed_decode(const Tensor& mixed_qkv_, co
     checks.pool("out", out, {B, 1, HV, V}, {qkv.dtype});
   checks.done();
 
-  // pick
-  const auto kernel = pick_recurrent(op, s, qkv.device, pool, state_v_first, slots.more());
-
   // launch
-  FusedRecurrentArgs args = recurrent_args(s, qkv.dtype, scale, use_qk_l2norm_in_kernel, kernel);
+  FusedRecurrentArgs args = recurrent_args(s, qkv.dtype, scale, use_qk_l2norm_in_kernel);
   const auto columns = [&](int64_t first, int64_t step) {
     return RowsArg{static_cast<char*>(qkv.data) + first * element_size(qkv.dtype), qkv.stride(0), 0, step};
   };
@@ -60,7 +57,7 @@ void fused_recurrent_gated_delta_rule_packed_decode(const Tensor& mixed_qkv_, co
   args.h0 = args.ht = pool.data, args.h0_stride = args.ht_stride = pool.stride(0);
   args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
   slots.fill(args);
-  launch_recurrent(kernel, s, args);
+  launch_recurrent(op, s, qkv.device, pool, state_v_first, slots.more(), args);
 }
 
 }  // namespace gdn

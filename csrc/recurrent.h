@@ -154,28 +154,11 @@ inline bool states_aligned(const View& t) {
   return aligned;
 }
 
-// The kernel for these sizes. Aligned states have whole rows and are read and written 16 bytes at a time.
-inline Picked<kernels::fused_recurrent> pick_recurrent(const char* op, const RecurrentSizes& s, Device device,
-                                                       const View& h0, bool state_v_first, bool more = false) {
-  const DType S = h0.defined() ? h0.dtype : DType::fp32;
-  const bool aligned = (s.K == 64 || s.K == 128) && s.V % 16 == 0 && S != DType::fp8 && states_aligned(h0);
-  const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
-  const bool single = aligned && s.T == 1 && !s.packed && !more;
-  // Two columns more a lane cost the first rows of a batch time and save instructions per byte: worth it once there are
-  // many, and earlier with half the bytes a column. The sums, and so the bits, are the same.
-  const bool wide = single && state_v_first && BK == 128 && s.N * s.HV >= (S == DType::fp32 ? 4096 : 1024);
-  return pick<kernels::fused_recurrent>(
-      op, device, {.S = S, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned, .SINGLE = single, .WIDE = wide});
-}
-
-// The arguments that every op has; tokens, gates and where states are read and written are the op's own. A block holds
-// BV * WARPS columns of V of one head of one sequence.
-inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, DType dtype, std::optional<double> scale, bool l2norm,
-                                         const Picked<kernels::fused_recurrent>& kernel) {
-  const int64_t head_blocks = ceil_div(s.V, kernel.tiles.BV * kernel.tiles.WARPS);
+// The arguments that every op has; tokens, gates and where states are read and written are the op's own.
+inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, DType dtype, std::optional<double> scale,
+                                         bool l2norm) {
   FusedRecurrentArgs a{};
-  a.head_blocks = divisor(head_blocks), a.heads = divisor(s.HV), a.ratio = divisor(s.ratio());
-  a.n_head_blocks = static_cast<int32_t>(head_blocks);
+  a.heads = divisor(s.HV), a.ratio = divisor(s.ratio());
   a.N = static_cast<int32_t>(s.N), a.T = static_cast<int32_t>(s.T);
   a.HV = static_cast<int32_t>(s.HV), a.K = static_cast<int32_t>(s.K), a.V = static_cast<int32_t>(s.V);
   a.KV = a.K * a.V, a.group = static_cast<int32_t>(s.ratio()), a.o_stride = s.HV * s.V;
@@ -186,10 +169,33 @@ inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, DType dtype, s
   return a;
 }
 
-// Packed, one more "sequence" has the tokens that belong to none.
-inline void launch_recurrent(const Picked<kernels::fused_recurrent>& kernel, const RecurrentSizes& s,
-                             const FusedRecurrentArgs& a) {
-  kernel.launch((s.N + s.packed) * s.HV * a.n_head_blocks, a);
+// Columns of V that a block of the one-token kernel has: all of them where that fills the GPU, else a slice, so that
+// more multiprocessors share the work. Results have the same bits.
+inline int step_columns(const RecurrentSizes& s) {
+  const int64_t heads = s.N * s.HV;
+  return static_cast<int>(std::min<int64_t>(s.V, heads >= 512 ? 128 : heads >= 128 ? 64 : 32));
+}
+
+// Launches the kernel for these sizes: one token a row of a plain step on states moved 16 bytes at a time has a kernel
+// of its own. `states`: what is read or written, whichever is given; `more`: speculation, see PoolSlots.
+inline void launch_recurrent(const char* op, const RecurrentSizes& s, Device device, const View& states,
+                             bool state_v_first, bool more, FusedRecurrentArgs a) {
+  const DType S = states.defined() ? states.dtype : DType::fp32;
+  const bool aligned = (s.K == 64 || s.K == 128) && s.V % 16 == 0 && S != DType::fp8 && states_aligned(states);
+  if (aligned && s.K == s.V && s.T == 1 && !s.packed && !more && !runs_cpu_twins(device)) {
+    const int BV = step_columns(s);
+    pick<kernels::fused_recurrent_step>(op, device,
+                                        {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K), .BV = BV})
+        .launch(s.N * s.HV * (s.V / BV), a);
+    return;
+  }
+  const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
+  const auto kernel =
+      pick<kernels::fused_recurrent>(op, device, {.S = S, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned});
+  const int64_t head_blocks = ceil_div(s.V, kernel.tiles.BV * kernel.tiles.WARPS);
+  a.head_blocks = divisor(head_blocks), a.n_head_blocks = static_cast<int32_t>(head_blocks);
+  // Packed, one more "sequence" has the tokens that belong to none.
+  kernel.launch((s.N + s.packed) * s.HV * head_blocks, a);
 }
 
 // Steps on a pool.
@@ -206,8 +212,7 @@ struct RecurrentUpdate {
 
   // o [B, T, HV, V], contiguous rows [HV, V] evenly apart.
   void launch(const View& o) const {
-    const auto kernel = pick_recurrent(op, s, q.device, pool, v_first, slots.more());
-    FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, l2norm, kernel);
+    FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, l2norm);
     args.q = rows_arg(q, s.packed), args.k = rows_arg(k, s.packed), args.v = rows_arg(v, s.packed);
     args.cu_seqlens = index_arg(cu_seqlens), args.o = o.data, args.o_stride = o.row_stride(2);
     gates.fill(args, s);
@@ -216,7 +221,7 @@ struct RecurrentUpdate {
     args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
     slots.fill(args);
     args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
-    launch_recurrent(kernel, s, args);
+    launch_recurrent(op, s, q.device, pool, v_first, slots.more(), args);
   }
 };
 

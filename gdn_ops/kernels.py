@@ -4,34 +4,32 @@ from gdn_ops.spec import FLOAT, HALF, Kernel
 
 
 def _recurrent_tune(v: dict, arch: int) -> dict:
-    """BV: columns of V a warp holds. V first, 4 loads of 16 bytes a lane, 8 where WIDE (a trial kernel on H200, fp32 16/32, us at
-    B = 1, 32, 128, 256: 4 rows 3.5, 36.2, 136, 275; 8 rows 4.0, 36.5, 136, 270; 16 rows 4.3, 47, 176, 345). K first, 32 bytes
-    of each row, so that sectors are used whole, and 4 warps side by side cover 128 bytes."""
+    """BV: columns of V a warp holds. V first, 4 loads of 16 bytes a lane. K first, 32 bytes of each row, so that sectors are used
+    whole, and 4 warps side by side cover 128 bytes."""
     halves = v["S"] != "fp32" and v["BK"] != 256
     if v["VFIRST"]:
-        return dict(warps=1, BV={64: 8, 128: 4, 256: 4}[v["BK"]] << (halves + v["WIDE"]), WARPS=1)
+        return dict(warps=1, BV={64: 8, 128: 4, 256: 4}[v["BK"]] << halves, WARPS=1)
     return dict(warps=4, BV=16 if halves else 8, WARPS=4)
 
 
 FUSED_RECURRENT = Kernel(
     name="fused_recurrent",
     source="csrc/cuda/fused_recurrent.cu",
-    keys={
-        "S": (*FLOAT, "fp8"),
-        "VFIRST": (False, True),
-        "BK": (64, 128, 256),
-        "ALIGNED": (False, True),
-        "SINGLE": (False, True),
-        "WIDE": (False, True),
-    },
-    where=lambda v: (
-        (v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and not v["SINGLE"])
-        and (not v["WIDE"] or v["SINGLE"] and v["VFIRST"] and v["BK"] == 128)
-        and not (v["S"] == "fp8" and v["ALIGNED"])
-    ),
+    keys={"S": (*FLOAT, "fp8"), "VFIRST": (False, True), "BK": (64, 128, 256), "ALIGNED": (False, True)},
+    where=lambda v: (v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64) and not (v["S"] == "fp8" and v["ALIGNED"]),
     tune=_recurrent_tune,
     tiles=("BV", "WARPS"),
-    hot=lambda v: v["SINGLE"],
+)
+FUSED_RECURRENT_STEP = Kernel(
+    name="fused_recurrent_step",
+    source="csrc/cuda/fused_recurrent_step.cu",
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128), "BV": (32, 64, 128)},
+    where=lambda v: v["BV"] <= v["BK"],
+    tune=lambda v, arch: dict(warps=8),
+    tiles=("BV",),
+    hot=True,
+    cpu=False,
+    early=True,
 )
 
 

@@ -28,6 +28,7 @@ class Kernel:
     ``tiles``: which of those constants the host function reads to size its grid.
     ``hot``: registers must not spill; all variants, or those it says.
     ``cpu``: has a CPU twin; without one the host function takes another path on the CPU.
+    ``early``: launched while the kernel ahead still runs (programmatic dependent launch); waits for it itself.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Kernel:
     tiles: tuple[str, ...] = ()
     hot: bool | Callable[[dict], bool] = False
     cpu: bool = True
+    early: bool = False
 
     def variants(self) -> list[dict]:
         """Every combination of keys that is compiled."""

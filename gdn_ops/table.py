@@ -10,6 +10,7 @@ from gdn_ops.kernels import (
     CONV,
     FUSED_RECURRENT,
     FUSED_RECURRENT_RING,
+    FUSED_RECURRENT_STEP,
     GATED_RMSNORM_FP8,
     MOVE_SLOTS,
     PREPARE_CHUNK_OFFSETS,
@@ -296,7 +297,7 @@ TABLE = (
         ),
         dtypes="bf16 fp16 fp32",
         replaces="FLA fused_recurrent_gated_delta_rule",
-        kernels=(FUSED_RECURRENT,),
+        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP),
     ),
     Op(
         name="fused_recurrent_gated_delta_rule_update",
@@ -310,7 +311,7 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         out=True,
         replaces="SGLang and vLLM fused_sigmoid_gating_delta_rule_update, LightLLM and FastDeploy fused_recurrent_gated_delta_rule",
-        kernels=(FUSED_RECURRENT,),
+        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP),
     ),
     Op(
         name="fused_recurrent_gated_delta_rule_packed_decode",
@@ -321,7 +322,7 @@ TABLE = (
         outputs=(),
         dtypes="bf16 fp16 fp32",
         replaces="SGLang and vLLM fused_recurrent_gated_delta_rule_packed_decode",
-        kernels=(FUSED_RECURRENT,),
+        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP),
     ),
     Op(
         name="fused_recurrent_gated_delta_rule_ring",

@@ -190,7 +190,8 @@ def registry(kernels: list[Kernel], archs: list[int], packs: dict, build_info: d
             f"namespace {kernel.name}_data {{\nconst int keys[] = {{{keys}}};\nconst char* const labels[] = {{{labels}}};\n"
             f"const Cubin cubins[] = {{\n" + "\n".join(rows) + f"\n}};\nstd::atomic<void*> handles[kDevices * {len(variants)}];\n"
             f"}}  // namespace {kernel.name}_data\n"
-            f'const KernelInfo kernels::{kernel.name}::info = {{"{kernel.name}", "{", ".join(kernel.keys)}", {len(kernel.keys)}, '
+            f'const KernelInfo kernels::{kernel.name}::info = {{"{kernel.name}", "{", ".join(kernel.keys)}", '
+            f"{str(kernel.early).lower()}, {len(kernel.keys)}, "
             f"{len(variants)}, {kernel.name}_data::keys, {kernel.name}_data::labels, {kernel.name}_data::cubins, "
             f"{kernel.name}_data::handles}};\n"
         )

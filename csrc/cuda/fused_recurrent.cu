@@ -8,14 +8,15 @@
 //   V first: a load is VEC elements along K; LK lanes cover a row of K, LV rows at a time
 //   K first: a load is VEC elements along V; LV lanes cover BV columns, so 32-byte sectors are used whole
 // Every load of the state is issued before its first use, and the token's own loads before that.
-// SINGLE: every sequence is one token of a dense batch. ALIGNED: K == BK, V a multiple of BV, states on 16 bytes; other
-// variants mask by the sizes at run time and move states one element at a time, in the same lanes.
-// Variants other than SINGLE also have speculative decoding (SpecArgs): states stored after every token, start columns
-// by accepted counts, draft trees; checkpoints; states in fp8; and stochastic rounding of bf16 ones. Sums over K go in
-// one order whatever the batch: a row's result never depends on its neighbours.
+// ALIGNED: K == BK, V a multiple of BV, states on 16 bytes; other variants mask by the sizes at run time and move
+// states one element at a time, in the same lanes. Speculative decoding (SpecArgs): states stored after every token,
+// start columns by accepted counts, draft trees; checkpoints; states in fp8; and stochastic rounding of bf16 ones. Sums
+// over K go in one order whatever the batch: a row's result never depends on its neighbours. Plain steps of one token
+// have a kernel of their own, fused_recurrent_step.cu.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent.h"
+#include "gates.h"
 #include "recurrent_state.h"
 
 namespace gdn {
@@ -127,10 +128,9 @@ __device__ __forceinline__ void values(const Token<L>& x, float (&q)[L::NK], flo
 
 // ---- the kernel ------------------------------------------------------------------------------------------------
 
-template <class S, bool VFIRST, int BK, bool ALIGNED, bool SINGLE, int BV, int WARPS>
+template <class S, bool VFIRST, int BK, bool ALIGNED, int BV, int WARPS>
 __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   using L = Lanes<S, VFIRST, BK, BV>;
-  constexpr bool SPEC = !SINGLE;
   const int K = ALIGNED ? BK : a.K, V = a.V;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint32_t head = divide(blockIdx.x, a.head_blocks), n = divide(head, a.heads), hv = head - n * a.HV;
@@ -140,32 +140,32 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   const int i_own = lanes.k % (L::LK / 2) / (L::LK / 2 / L::NV);  // the column this lane works out u and o for
 
   // What says where everything else is comes first. Program n == N has the tokens of no sequence.
-  const bool varlen = !SINGLE && a.cu_seqlens.words != 0, pool = a.read.words != 0, outside = varlen && n == a.N;
+  const bool varlen = a.cu_seqlens.words != 0, pool = a.read.words != 0, outside = varlen && n == a.N;
   IndexBits read{}, write{lane_zero(), lane_zero()}, begin{}, end{};
   uint32_t has_state = a.h0 != nullptr;
   bool refused = false;  // what the row's device-side values say is not to be followed: padding
   if (!outside) {
     int64_t column = 0;
-    if (SPEC && a.spec.accepted.words) {
+    if (a.spec.accepted.words) {
       column = index_value(index_bits(a.spec.accepted, n), a.spec.accepted.words) - 1;
       refused = column < 0 || column >= a.spec.read_columns;
       if (refused) column = 0;
     }
-    if (pool) read = index_bits(a.read, n, SPEC ? column * a.spec.read_step : 0);
+    if (pool) read = index_bits(a.read, n, column * a.spec.read_step);
     if (a.has_state) has_state = load_byte(a.has_state + n * a.has_state_stride);
     if (varlen) begin = index_bits(a.cu_seqlens, n), end = index_bits(a.cu_seqlens, n + 1);
-    if (a.write.words && !(SPEC && a.spec.every)) write = index_bits(a.write, n);
+    if (a.write.words && !a.spec.every) write = index_bits(a.write, n);
   } else {
     begin = index_bits(a.cu_seqlens, 0), end = index_bits(a.cu_seqlens, a.N);
   }
   uint32_t row = n;
-  int tokens = SINGLE ? 1 : a.T;
+  int tokens = a.T;
   if (varlen) {
     row = bound_value(begin, a.cu_seqlens.words, a.T);
     tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
   }
 
-  if (SPEC && tokens > a.spec.most_tokens) refused = true;
+  if (tokens > a.spec.most_tokens) refused = true;
 
   const Source<L> source(a, row, divide(hv, a.ratio), hv, v0 + lanes.v_of(i_own));
   Token<L> token;
@@ -207,10 +207,6 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   }
 
   State<S, L, ALIGNED> state;
-  if constexpr (SINGLE) {
-    state.clear();
-    if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V);
-  }
 
   const bool stores = lanes.k % (L::LK / 2 / L::NV) == 0 && lanes.k < L::LK / 2 && source.own < V;
   o += source.own;
@@ -220,31 +216,29 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   int64_t steps = -1;
   int last = Walk::kNone;
   Walk now{0, 0, true, 0};
-  if constexpr (SPEC) {
-    if (a.spec.steps) {
-      const IndexArg& slots = a.spec.steps_slots;
-      const int64_t i = slots.words ? index_value(index_bits(slots, n), slots.words) : n;
-      if (i >= 0 && i < a.spec.n_steps_slots) steps = i * a.spec.steps_stride + at;
-    }
-    if (a.spec.parents.words) {
-      for (int t = 0; a.spec.every && a.ht && t < tokens; ++t)
-        if (column(t) == slot) last = t;
-      now = {-1, -1, true, 0};
-      now.next(a.spec, n, tokens, last);
-      now.afresh = true;
-      if (now.token != 0) source.load(token, a, lanes, now.token, K);
-    }
+
+  if (a.spec.steps) {
+    const IndexArg& slots = a.spec.steps_slots;
+    const int64_t i = slots.words ? index_value(index_bits(slots, n), slots.words) : n;
+    if (i >= 0 && i < a.spec.n_steps_slots) steps = i * a.spec.steps_stride + at;
+  }
+  if (a.spec.parents.words) {
+    for (int t = 0; a.spec.every && a.ht && t < tokens; ++t)
+      if (column(t) == slot) last = t;
+    now = {-1, -1, true, 0};
+    now.next(a.spec, n, tokens, last);
+    now.afresh = true;
+    if (now.token != 0) source.load(token, a, lanes, now.token, K);
   }
 
   const float unit = sizeof(S) == 1 ? a.spec.scales[hv * a.spec.scales_stride] : 1.0f;  // of fp8
 
   for (Walk next; now.target < tokens; now = next) {
-    if constexpr (SPEC) {
-      if (now.afresh) {
-        state.clear();
-        if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V, unit);
-      }
+    if (now.afresh) {
+      state.clear();
+      if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V, unit);
     }
+
     // The token's own numbers, while the state is on its way.
     float q[L::NK], k[L::NK], v;
     if (a.dtype == kBF16)
@@ -264,15 +258,10 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
 
     float g = a.g.at.data ? bits_value(token.g, a.g.dtype) : 0.0f;
     float beta = a.beta.at.data ? bits_value(token.beta, a.beta.dtype) : 1.0f;
-    if (a.A_log.at.data) {
-      const float x = g + bits_value(dt_bias, a.dt_bias.dtype);
-      g = -expf(bits_value(A_log, a.A_log.dtype)) * (x > 20.0f ? x : log1pf(expf(x)));
-      beta = __fdividef(1.0f, 1.0f + expf(-beta));
-    }
+    if (a.A_log.at.data) raw_gates(g, beta, bits_value(A_log, a.A_log.dtype), bits_value(dt_bias, a.dt_bias.dtype));
     const float decay = expf(g);
-    next = {now.target + 1, now.target + 1, false, 0};
-    if constexpr (SPEC) next = now, next.next(a.spec, n, tokens, last);
-    if (!SINGLE && next.target < tokens) source.load(token, a, lanes, next.token, K);
+    next = now, next.next(a.spec, n, tokens, last);
+    if (next.target < tokens) source.load(token, a, lanes, next.token, K);
     if (now.afresh) state.unpack();
 
     // Both read-outs of every column in one exchange: lanes of the lower half along K end with s_k, of the upper with
@@ -300,72 +289,59 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
       for (int i_k = 0; i_k < L::NK; ++i_k) state.at(i_v, i_k) = fmaf(k[i_k], b_u, decay * state.at(i_v, i_k));
     }
 
-    if constexpr (SPEC) {
-      if (now.token == now.target) {
-        void* aside = nullptr;  // a state on the way: of every token, or a checkpoint
-        int64_t i = 0;
-        int32_t dtype = 0;
-        if (steps >= 0)
-          aside = a.spec.steps, i = steps + now.target * a.spec.steps_stride_t, dtype = a.spec.steps_dtype;
-        if (const CheckpointArgs& c = a.spec.checkpoints; c.data) {
-          const int64_t given = c.prefix.words ? index_value(index_bits(c.prefix, n), c.prefix.words) : 0;
-          const int64_t before = given > 0 ? given : 0;
-          const int64_t after = before + now.target + 1, j = after / c.every - before / c.every - 1;
-          if (after % c.every == 0 && j < c.columns) {
-            const int64_t to = index_value(index_bits(c.slots, n, j * c.slots_step), c.slots.words);
-            if (to >= a.min_slot && to < c.n_slots) aside = c.data, i = to * c.stride + at, dtype = c.dtype;
-          }
+    if (now.token == now.target) {
+      void* aside = nullptr;  // a state on the way: of every token, or a checkpoint
+      int64_t i = 0;
+      int32_t dtype = 0;
+      if (steps >= 0) aside = a.spec.steps, i = steps + now.target * a.spec.steps_stride_t, dtype = a.spec.steps_dtype;
+      if (const CheckpointArgs& c = a.spec.checkpoints; c.data) {
+        const int64_t given = c.prefix.words ? index_value(index_bits(c.prefix, n), c.prefix.words) : 0;
+        const int64_t before = given > 0 ? given : 0;
+        const int64_t after = before + now.target + 1, j = after / c.every - before / c.every - 1;
+        if (after % c.every == 0 && j < c.columns) {
+          const int64_t to = index_value(index_bits(c.slots, n, j * c.slots_step), c.slots.words);
+          if (to >= a.min_slot && to < c.n_slots) aside = c.data, i = to * c.stride + at, dtype = c.dtype;
         }
-        if (aside) {
-          const auto as_is = [](float x, int, int) { return x; };
-          const bool whole = !ALIGNED || (reinterpret_cast<uint64_t>(aside) + i * sizeof(S)) % 16 == 0;
-          if (Number<S>::code != kFP8 && dtype == Number<S>::code && whole)
-            state.store(static_cast<S*>(aside) + i, lanes, v0, K, V);
-          else if (dtype == kBF16)
-            state.store_each(static_cast<bf16*>(aside) + i, lanes, v0, K, V, as_is);
-          else if (dtype == kFP16)
-            state.store_each(static_cast<fp16*>(aside) + i, lanes, v0, K, V, as_is);
-          else
-            state.store_each(static_cast<float*>(aside) + i, lanes, v0, K, V, as_is);
-        }
-        if (a.ht && (a.spec.every || now.target == tokens - 1)) {
-          const int64_t to = a.spec.every    ? column(now.target)
-                             : a.write.words ? slot_value(write, a.write.words)
-                                             : slot;
-          const bool kept = last >= 0 && to == slot && now.target != last;
-          if (kept || (pool && (to < a.min_slot || to >= a.slots))) continue;
-          const int64_t i = to * a.ht_stride + at;
-          if (Number<S>::code == kFP8) {
-            state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int, int) { return x / unit; });
-          } else if (Number<S>::code == kBF16 && a.spec.seed) {
-            const uint64_t key = rounding_key(*a.spec.seed, to);
-            state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int k, int v) {
-              const uint32_t random = rounding_bits(key, static_cast<uint32_t>(at) + k * V + v);
-              return __uint_as_float(round_at_random(__float_as_uint(x), random));
-            });
-          } else if (Number<S>::code != kFP32 && a.ht_fp32) {
-            state.store(static_cast<float*>(a.ht) + i, lanes, v0, K, V);
-          } else {
-            state.store(static_cast<S*>(a.ht) + i, lanes, v0, K, V);
-          }
+      }
+      if (aside) {
+        const auto as_is = [](float x, int, int) { return x; };
+        const bool whole = !ALIGNED || (reinterpret_cast<uint64_t>(aside) + i * sizeof(S)) % 16 == 0;
+        if (Number<S>::code != kFP8 && dtype == Number<S>::code && whole)
+          state.store(static_cast<S*>(aside) + i, lanes, v0, K, V);
+        else if (dtype == kBF16)
+          state.store_each(static_cast<bf16*>(aside) + i, lanes, v0, K, V, as_is);
+        else if (dtype == kFP16)
+          state.store_each(static_cast<fp16*>(aside) + i, lanes, v0, K, V, as_is);
+        else
+          state.store_each(static_cast<float*>(aside) + i, lanes, v0, K, V, as_is);
+      }
+      if (a.ht && (a.spec.every || now.target == tokens - 1)) {
+        const int64_t to = a.spec.every ? column(now.target) : a.write.words ? slot_value(write, a.write.words) : slot;
+        const bool kept = last >= 0 && to == slot && now.target != last;
+        if (kept || (pool && (to < a.min_slot || to >= a.slots))) continue;
+        const int64_t i = to * a.ht_stride + at;
+        if (Number<S>::code == kFP8) {
+          state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int, int) { return x / unit; });
+        } else if (Number<S>::code == kBF16 && a.spec.seed) {
+          const uint64_t key = rounding_key(*a.spec.seed, to);
+          state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int k, int v) {
+            const uint32_t random = rounding_bits(key, static_cast<uint32_t>(at) + k * V + v);
+            return __uint_as_float(round_at_random(__float_as_uint(x), random));
+          });
+        } else if (Number<S>::code != kFP32 && a.ht_fp32) {
+          state.store(static_cast<float*>(a.ht) + i, lanes, v0, K, V);
+        } else {
+          state.store(static_cast<S*>(a.ht) + i, lanes, v0, K, V);
         }
       }
     }
   }
-  if constexpr (SPEC) return;
-
-  const int64_t to = a.write.words ? slot_value(write, a.write.words) : slot;
-  if (a.ht == nullptr || __any_sync(kAll, pool && (to < a.min_slot || to >= a.slots))) return;
-  if (sizeof(S) == 4 || a.ht_fp32)
-    state.store(static_cast<float*>(a.ht) + to * a.ht_stride + at, lanes, v0, K, V);
-  else
-    state.store(static_cast<S*>(a.ht) + to * a.ht_stride + at, lanes, v0, K, V);
 }
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, SINGLE, WIDE, BV, WARPS)                                            \
+#define GDN_KERNEL(symbol, S, VFIRST, BK, ALIGNED, BV, WARPS)                                                          \
   extern "C" __global__ void __launch_bounds__(WARPS * 32) symbol(const __grid_constant__ gdn::FusedRecurrentArgs a) { \
-    gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, SINGLE, BV, WARPS>(a);                                                \
+    gdn::fused_recurrent<S, VFIRST, BK, ALIGNED, BV, WARPS>(a);                                                        \
   }
 GDN_VARIANTS(GDN_KERNEL)

@@ -34,6 +34,15 @@ int arch_for(int capability) {
   return best;
 }
 
+// Programmatic dependent launch: from compute capability 9.0 on, and in graphs with drivers for CUDA 12.3 and later.
+bool starts_early(int arch) {
+  static const bool driver_can = [] {
+    int version = 0;
+    return driver().DriverGetVersion(&version) == CUDA_SUCCESS && version >= 12030;
+  }();
+  return driver_can && Registry::archs[arch] >= 90;
+}
+
 // Loading is allowed while this thread captures a stream only in relaxed mode.
 class RelaxedCapture {
  public:
@@ -107,7 +116,7 @@ void* load(const char* op, const KernelInfo& kernel, int variant, int device) {
   return function;
 }
 
-void launch(const char* op, const KernelInfo& kernel, int variant, int arch, int device, int64_t programs,
+void launch(const char* op, const KernelInfo& kernel, int variant, int arch, int device, int64_t programs, int cluster,
             const void* args, size_t args_size) {
   if (programs > INT32_MAX) refuse(op, std::to_string(programs) + " programs of " + kernel.name + ": too large a call");
   void* function = load(op, kernel, variant, device);
@@ -122,6 +131,19 @@ void launch(const char* op, const KernelInfo& kernel, int variant, int arch, int
   config.blockDimY = config.blockDimZ = 1;
   config.sharedMemBytes = static_cast<unsigned>(cubin.shared);
   config.hStream = static_cast<CUstream>(current_stream(device));
+  CUlaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (kernel.early && starts_early(arch)) {
+    CUlaunchAttribute& early = attributes[config.numAttrs++];
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    CUlaunchAttribute& clusters = attributes[config.numAttrs++];
+    clusters.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    clusters.value.clusterDim.x = static_cast<unsigned>(cluster);
+    clusters.value.clusterDim.y = clusters.value.clusterDim.z = 1;
+  }
   // One packed buffer: the struct has the layout of the kernel's parameters, checked when it was built.
   void* extra[] = {CU_LAUNCH_PARAM_BUFFER_POINTER, const_cast<void*>(args), CU_LAUNCH_PARAM_BUFFER_SIZE, &args_size,
                    CU_LAUNCH_PARAM_END};

@@ -36,6 +36,7 @@ struct Cubin {
 struct KernelInfo {
   const char* name;
   const char* key_names;  // "T, BD"
+  bool early;  // its blocks may start while the kernel ahead of it still runs, which they wait for themselves
   int n_keys;
   int n_variants;
   const int* keys;              // [n_variants][n_keys]
@@ -66,7 +67,8 @@ int find_arch(const char* op, int device);
 int multiprocessors(Device device);
 // Loads a variant on a device if it is not there yet.
 void* load(const char* op, const KernelInfo& kernel, int variant, int device);
-void launch(const char* op, const KernelInfo& kernel, int variant, int arch, int device, int64_t programs,
+// `cluster` blocks, which `programs` is a multiple of, run side by side; 1: no clusters.
+void launch(const char* op, const KernelInfo& kernel, int variant, int arch, int device, int64_t programs, int cluster,
             const void* args, size_t args_size);
 
 // For tests: while set, a launch on the CPU goes to this function first, with the variant and arch a GPU launch would
@@ -87,10 +89,10 @@ struct Picked {
   int arch = -1;
 
   // `programs` blocks in one dimension; none is fine.
-  void launch(int64_t programs, const typename K::Args& args) const {
+  void launch(int64_t programs, const typename K::Args& args, int cluster = 1) const {
     if (programs <= 0) return;
     if (!device.is_cpu()) {
-      gdn::launch(op, K::info, variant, arch, device.index, programs, &args, sizeof(args));
+      gdn::launch(op, K::info, variant, arch, device.index, programs, cluster, &args, sizeof(args));
       return;
     }
     const LaunchHook hook = variant < 0 ? nullptr : launch_hook.load();

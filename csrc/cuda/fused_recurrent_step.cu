@@ -1,0 +1,118 @@
+// One token of the gated delta rule for every row of a dense batch, on states of K = V = 64 or 128:
+//   h <- exp(g) h;  u = beta (v - h^T k);  h <- h + k u^T;  o = scale h^T q
+// as one pass over the state: both read-outs are taken from the old one,
+//   s_k = h^T k,  s_q = h^T q;  u = beta (v - e^g s_k);  o = e^g s_q + u (k . q)
+//
+// A block has BV columns of V of one value head of one row, in registers (head_state.h). Norms are factors of the
+// read-outs, so q and k are used as they come. The launch may overlap the end of the kernel ahead.
+//
+// Compiles for the CPU with tests/emulated_warp.h.
+#include "fused_recurrent_step.h"
+#include "gates.h"
+#include "head_state.h"
+#include "overlap.h"
+
+namespace gdn {
+
+template <class S, bool VFIRST, int K, int BV>
+__device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentArgs& a) {
+  using State = HeadState<S, VFIRST, K, BV>;
+  constexpr int V = K, SLICES = V / BV;
+  __shared__ float z[2 * K];                     // k, q
+  __shared__ float products[K / 32][3];          // k . k, q . q, k . q of 32 elements each
+  __shared__ float sums[State::PARTS * 2 * BV];  // read-outs
+  __shared__ float w[BV];                        // u, times the norm of k
+  __shared__ float decay;
+
+  const int tid = threadIdx.x;
+  const uint32_t head = blockIdx.x / SLICES, n = divide(head, a.heads), hv = head - n * a.HV;
+  const uint32_t h = divide(hv, a.ratio), j = hv - h * a.group;
+  const int v0 = static_cast<int>(blockIdx.x % SLICES) * BV;
+
+  wait_for_kernel_ahead();
+  let_next_kernel_start();
+
+  // What says where the state is comes first, then the token, then the state; nothing is looked at before it is needed.
+  IndexBits read{}, write{};
+  uint32_t has_state = a.h0 != nullptr;
+  if (a.read.words) read = index_bits(a.read, n);
+  if (a.write.words) write = index_bits(a.write, n);
+  if (a.has_state) has_state = load_byte(a.has_state + n * a.has_state_stride);
+  uint32_t q_bits = 0, k_bits = 0, v_bits = 0, g_bits = 0, beta_bits = 0, A_log = 0, dt_bias = 0;
+  if (tid < K) {
+    q_bits = load_bits(a.q.data, n * a.q.stride_r + h * a.q.stride_h + tid, a.dtype);
+    k_bits = load_bits(a.k.data, n * a.k.stride_r + h * a.k.stride_h + tid, a.dtype);
+    if (tid < BV) v_bits = load_bits(a.v.data, n * a.v.stride_r + hv * a.v.stride_h + v0 + tid, a.dtype);
+    const auto gate = [&](const GateArg& x) {
+      return load_bits(x.at.data, n * x.at.stride_r + h * x.stride_g + j * x.at.stride_h, x.dtype);
+    };
+    if (a.g.at.data) g_bits = gate(a.g);
+    if (a.beta.at.data) beta_bits = gate(a.beta);
+    if (a.A_log.at.data) {
+      A_log = load_bits(a.A_log.at.data, hv * a.A_log.at.stride_h, a.A_log.dtype);
+      dt_bias = load_bits(a.dt_bias.at.data, hv * a.dt_bias.at.stride_h, a.dt_bias.dtype);
+    }
+  }
+
+  const int64_t slot = a.read.words ? index_value(read, a.read.words) : n;
+  const int64_t to = a.write.words ? index_value(write, a.write.words) : slot;
+  const int64_t o = static_cast<int64_t>(n) * a.o_stride + hv * V + v0 + tid;
+  if (a.read.words && (slot < a.min_slot || slot >= a.slots)) {  // padding
+    if (tid < BV) store_rounded(a.o, o, 0.0f, a.dtype);
+    return;
+  }
+  const int64_t tile = static_cast<int64_t>(hv) * a.KV + State::origin(v0);
+  State state;
+  if (a.h0 != nullptr && has_state)
+    state.load(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile, V);
+  else
+    state.clear();
+
+  if (tid < K) {
+    const float q = bits_value(q_bits, a.dtype), k = bits_value(k_bits, a.dtype);
+    z[tid] = k, z[K + tid] = q;
+    float x[3] = {k * k, q * q, k * q};
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+#pragma unroll
+      for (int far = 16; far > 0; far /= 2) x[i] += __shfl_xor_sync(kAll, x[i], far);
+      if (tid % 32 == 0) products[tid / 32][i] = x[i];
+    }
+  }
+  float g = a.g.at.data ? bits_value(g_bits, a.g.dtype) : 0.0f;
+  float beta = a.beta.at.data ? bits_value(beta_bits, a.beta.dtype) : 1.0f;
+  if (a.A_log.at.data) raw_gates(g, beta, bits_value(A_log, a.A_log.dtype), bits_value(dt_bias, a.dt_bias.dtype));
+  if (tid == 0) decay = expf(g);
+  __syncthreads();
+
+  state.unpack();
+  state.template read_out<2>(z, sums);
+  __syncthreads();
+
+  if (tid < BV) {
+    float kk = 0, qq = 0, kq = 0;
+#pragma unroll
+    for (int i = 0; i < K / 32; ++i) kk += products[i][0], qq += products[i][1], kq += products[i][2];
+    const float r_k = a.l2norm ? rsqrtf(kk + 1e-6f) : 1.0f, r_q = a.l2norm ? a.scale * rsqrtf(qq + 1e-6f) : a.scale;
+    const float s_k = r_k * State::template read<2>(sums, 0, tid), s_q = r_q * State::template read<2>(sums, 1, tid);
+    const float u = beta * fmaf(-decay, s_k, bits_value(v_bits, a.dtype));
+    store_rounded(a.o, o, fmaf(u, kq * r_k * r_q, decay * s_q), a.dtype);
+    w[tid] = r_k * u;
+  }
+  __syncthreads();
+
+  if (a.ht == nullptr || (a.read.words && (to < a.min_slot || to >= a.slots))) return;
+  state.fold(decay, z, w, 1);
+  if (sizeof(S) == 4 || a.ht_fp32)
+    state.store(static_cast<float*>(a.ht) + to * a.ht_stride + tile, V);
+  else
+    state.store(static_cast<S*>(a.ht) + to * a.ht_stride + tile, V);
+}
+
+}  // namespace gdn
+
+#define GDN_KERNEL(symbol, S, VFIRST, BK, BV)                                                                   \
+  extern "C" __global__ void __launch_bounds__(256) symbol(const __grid_constant__ gdn::FusedRecurrentArgs a) { \
+    gdn::fused_recurrent_step<S, VFIRST, BK, BV>(a);                                                            \
+  }
+GDN_VARIANTS(GDN_KERNEL)

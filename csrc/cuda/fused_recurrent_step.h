@@ -1,0 +1,11 @@
+// Arguments of the one-token kernel (fused_recurrent_step.cu): those of the token loop, but for what only several
+// tokens or odd sizes need (cu_seqlens, spec, n_head_blocks: not read).
+#pragma once
+
+#include "fused_recurrent.h"
+
+namespace gdn {
+
+using FusedRecurrentStepArgs = FusedRecurrentArgs;
+
+}  // namespace gdn
