@@ -169,11 +169,16 @@ inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, DType dtype, s
   return a;
 }
 
-// Columns of V that a block of the one-token kernel has: all of them where that fills the GPU, else a slice, so that
-// more multiprocessors share the work. Results have the same bits.
-inline int step_columns(const RecurrentSizes& s) {
-  const int64_t heads = s.N * s.HV;
-  return static_cast<int>(std::min<int64_t>(s.V, heads >= 512 ? 128 : heads >= 128 ? 64 : 32));
+// One token a row of a plain step: BV columns of V a block, fewer where there are not enough heads to fill the GPU;
+// results have the same bits. While a block works, the state of one that starts two blocks a multiprocessor later is
+// fetched to L2.
+inline void launch_step(const char* op, const RecurrentSizes& s, Device device, DType S, bool state_v_first,
+                        const FusedRecurrentArgs& a) {
+  const int64_t heads = s.N * s.HV, BV = heads < 128 ? 32 : 64, tiles = heads * (s.V / BV);
+  const auto kernel = pick<kernels::fused_recurrent_step>(
+      op, device, {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K), .BV = static_cast<int>(BV)});
+  const uint32_t ahead = 2 * static_cast<uint32_t>(multiprocessors(device));
+  kernel.launch(tiles, {.rule = a, .tiles = static_cast<uint32_t>(tiles), .ahead = ahead});
 }
 
 // Launches the kernel for these sizes: one token a row of a plain step on states moved 16 bytes at a time has a kernel
@@ -183,10 +188,7 @@ inline void launch_recurrent(const char* op, const RecurrentSizes& s, Device dev
   const DType S = states.defined() ? states.dtype : DType::fp32;
   const bool aligned = (s.K == 64 || s.K == 128) && s.V % 16 == 0 && S != DType::fp8 && states_aligned(states);
   if (aligned && s.K == s.V && s.T == 1 && !s.packed && !more && !runs_cpu_twins(device)) {
-    const int BV = step_columns(s);
-    pick<kernels::fused_recurrent_step>(op, device,
-                                        {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K), .BV = BV})
-        .launch(s.N * s.HV * (s.V / BV), a);
+    launch_step(op, s, device, S, state_v_first, a);
     return;
   }
   const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;

@@ -20,13 +20,20 @@ FUSED_RECURRENT = Kernel(
     tune=_recurrent_tune,
     tiles=("BV", "WARPS"),
 )
+
+
+def _step_tune(v: dict, arch: int) -> dict:
+    """BLOCKS: of a multiprocessor at once. Halves have 4 warps, so that what every thread does besides its part of the state
+    weighs less: they are bound by instructions before memory. See docs/performance.md."""
+    halves = v["S"] != "fp32"
+    return dict(warps=4 if halves else 8, WARPS=4 if halves else 8, BLOCKS=4 if halves else 2)
+
+
 FUSED_RECURRENT_STEP = Kernel(
     name="fused_recurrent_step",
     source="csrc/cuda/fused_recurrent_step.cu",
-    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128), "BV": (32, 64, 128)},
-    where=lambda v: v["BV"] <= v["BK"],
-    tune=lambda v, arch: dict(warps=8),
-    tiles=("BV",),
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128), "BV": (32, 64)},
+    tune=_step_tune,
     hot=True,
     cpu=False,
     early=True,

@@ -3,8 +3,9 @@
 // as one pass over the state: both read-outs are taken from the old one,
 //   s_k = h^T k,  s_q = h^T q;  u = beta (v - e^g s_k);  o = e^g s_q + u (k . q)
 //
-// A block has BV columns of V of one value head of one row, in registers (head_state.h). Norms are factors of the
-// read-outs, so q and k are used as they come. The launch may overlap the end of the kernel ahead.
+// A block has BV columns of V of one value head of one row, in registers (head_state.h), and asks for the state of a
+// block that will run when this one is done: what waits for memory is L2, not the block, whose life is short. Norms are
+// factors of the read-outs, so q and k are used as they come. The launch may overlap the end of the kernel ahead.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent_step.h"
@@ -14,10 +15,27 @@
 
 namespace gdn {
 
-template <class S, bool VFIRST, int K, int BV>
-__device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentArgs& a) {
-  using State = HeadState<S, VFIRST, K, BV>;
-  constexpr int V = K, SLICES = V / BV;
+// BV columns from v0 on of value head hv of row n.
+template <class State, int K, int BV>
+struct Tile {
+  uint32_t n, hv;
+  int v0;
+  int64_t at;  // in a slot, elements
+
+  __device__ __forceinline__ Tile(const FusedRecurrentArgs& a, uint32_t block) {
+    constexpr uint32_t SLICES = K / BV;
+    const uint32_t head = block / SLICES;
+    n = divide(head, a.heads), hv = head - n * a.HV, v0 = static_cast<int>(block % SLICES) * BV;
+    at = static_cast<int64_t>(hv) * a.KV + State::origin(v0);
+  }
+};
+
+template <class S, bool VFIRST, int K, int BV, int WARPS>
+__device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArgs& args) {
+  using State = HeadState<S, VFIRST, K, BV, WARPS>;
+  using Tile = Tile<State, K, BV>;
+  constexpr int V = K;
+  const FusedRecurrentArgs& a = args.rule;
   __shared__ float z[2 * K];                     // k, q
   __shared__ float products[K / 32][3];          // k . k, q . q, k . q of 32 elements each
   __shared__ float sums[State::PARTS * 2 * BV];  // read-outs
@@ -25,10 +43,17 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentArgs& a
   __shared__ float decay;
 
   const int tid = threadIdx.x;
-  const uint32_t head = blockIdx.x / SLICES, n = divide(head, a.heads), hv = head - n * a.HV;
-  const uint32_t h = divide(hv, a.ratio), j = hv - h * a.group;
-  const int v0 = static_cast<int>(blockIdx.x % SLICES) * BV;
+  const Tile tile(a, blockIdx.x);
+  const uint32_t n = tile.n, hv = tile.hv, h = divide(hv, a.ratio), j = hv - h * a.group;
 
+  // The first blocks ask for their state while the kernel ahead still runs, the others' was asked for by earlier ones.
+  const auto prefetch = [&](uint32_t block) {
+    const Tile tile(a, block);
+    const int64_t slot = a.read.words ? load_index(a.read, tile.n) : tile.n;
+    if (a.h0 != nullptr && (!a.read.words || (slot >= a.min_slot && slot < a.slots)))
+      State::prefetch(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile.at, V);
+  };
+  if (blockIdx.x < args.ahead) prefetch(blockIdx.x);
   wait_for_kernel_ahead();
   let_next_kernel_start();
 
@@ -42,7 +67,7 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentArgs& a
   if (tid < K) {
     q_bits = load_bits(a.q.data, n * a.q.stride_r + h * a.q.stride_h + tid, a.dtype);
     k_bits = load_bits(a.k.data, n * a.k.stride_r + h * a.k.stride_h + tid, a.dtype);
-    if (tid < BV) v_bits = load_bits(a.v.data, n * a.v.stride_r + hv * a.v.stride_h + v0 + tid, a.dtype);
+    if (tid < BV) v_bits = load_bits(a.v.data, n * a.v.stride_r + hv * a.v.stride_h + tile.v0 + tid, a.dtype);
     const auto gate = [&](const GateArg& x) {
       return load_bits(x.at.data, n * x.at.stride_r + h * x.stride_g + j * x.at.stride_h, x.dtype);
     };
@@ -56,17 +81,18 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentArgs& a
 
   const int64_t slot = a.read.words ? index_value(read, a.read.words) : n;
   const int64_t to = a.write.words ? index_value(write, a.write.words) : slot;
-  const int64_t o = static_cast<int64_t>(n) * a.o_stride + hv * V + v0 + tid;
+  const int64_t o = static_cast<int64_t>(n) * a.o_stride + hv * V + tile.v0 + tid;
   if (a.read.words && (slot < a.min_slot || slot >= a.slots)) {  // padding
     if (tid < BV) store_rounded(a.o, o, 0.0f, a.dtype);
     return;
   }
-  const int64_t tile = static_cast<int64_t>(hv) * a.KV + State::origin(v0);
   State state;
   if (a.h0 != nullptr && has_state)
-    state.load(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile, V);
+    state.load(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile.at, V);
   else
     state.clear();
+
+  if (blockIdx.x + args.ahead < args.tiles) prefetch(blockIdx.x + args.ahead);
 
   if (tid < K) {
     const float q = bits_value(q_bits, a.dtype), k = bits_value(k_bits, a.dtype);
@@ -104,15 +130,16 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentArgs& a
   if (a.ht == nullptr || (a.read.words && (to < a.min_slot || to >= a.slots))) return;
   state.fold(decay, z, w, 1);
   if (sizeof(S) == 4 || a.ht_fp32)
-    state.store(static_cast<float*>(a.ht) + to * a.ht_stride + tile, V);
+    state.store(static_cast<float*>(a.ht) + to * a.ht_stride + tile.at, V);
   else
-    state.store(static_cast<S*>(a.ht) + to * a.ht_stride + tile, V);
+    state.store(static_cast<S*>(a.ht) + to * a.ht_stride + tile.at, V);
 }
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, VFIRST, BK, BV)                                                                   \
-  extern "C" __global__ void __launch_bounds__(256) symbol(const __grid_constant__ gdn::FusedRecurrentArgs a) { \
-    gdn::fused_recurrent_step<S, VFIRST, BK, BV>(a);                                                            \
+#define GDN_KERNEL(symbol, S, VFIRST, BK, BV, WARPS, BLOCKS)          \
+  extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)    \
+      symbol(const __grid_constant__ gdn::FusedRecurrentStepArgs a) { \
+    gdn::fused_recurrent_step<S, VFIRST, BK, BV, WARPS>(a);           \
   }
 GDN_VARIANTS(GDN_KERNEL)

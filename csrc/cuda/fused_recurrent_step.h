@@ -6,6 +6,10 @@
 
 namespace gdn {
 
-using FusedRecurrentStepArgs = FusedRecurrentArgs;
+struct FusedRecurrentStepArgs {
+  FusedRecurrentArgs rule;
+  uint32_t tiles;  // blocks of the launch
+  uint32_t ahead;  // a block asks for the state of the one this much later
+};
 
 }  // namespace gdn

@@ -31,9 +31,9 @@ __device__ __forceinline__ void spread_sums(float (&x)[SIZE], int lane) {
   }
 }
 
-template <class S, bool VFIRST, int K, int BV>
+template <class S, bool VFIRST, int K, int BV, int WARPS>
 struct HeadState {
-  static constexpr int WARPS = 8, THREADS = 32 * WARPS;
+  static constexpr int THREADS = 32 * WARPS;
   static constexpr int VEC = 16 / sizeof(S);
   static constexpr int ROWS = VFIRST ? BV : K;           // rows of the tile
   static constexpr int LANES = (VFIRST ? K : BV) / VEC;  // of one row
@@ -62,6 +62,16 @@ struct HeadState {
   __device__ __forceinline__ void load(const S* tile, int V) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) bits[i] = __ldcs(reinterpret_cast<const uint4*>(tile + at(i, VFIRST ? K : V)));
+  }
+
+  // Asks for the tile to be brought to L2, which changes nothing but how long `load` takes; also of a tile that another
+  // kernel still writes.
+  static __device__ __forceinline__ void prefetch(const S* tile, int V) {
+    constexpr int LINE = 128 / sizeof(S), ROW = VFIRST ? K : BV;  // elements
+    constexpr int PER_ROW = ROW / LINE > 0 ? ROW / LINE : 1;
+#pragma unroll
+    for (int i = threadIdx.x; i < ROWS * PER_ROW; i += THREADS)
+      prefetch_line(tile + i / PER_ROW * (VFIRST ? K : V) + i % PER_ROW * LINE);
   }
 
   __device__ __forceinline__ void clear() {
