@@ -93,7 +93,7 @@ __device__ __forceinline__ void store_weights(float* weights, const float* g, in
 
 template <bool MASKED, class S, bool VFIRST, int BK, int BV>
 struct StateOf {
-  using Type = HeadState<S, VFIRST, BK, BV>;
+  using Type = HeadState<S, VFIRST, BK, BV, 8>;
   static __device__ __forceinline__ Type make(int, int) { return Type(); }
 };
 template <class S, bool VFIRST, int BK, int BV>
