@@ -107,7 +107,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   constexpr bool MASKED = BK == 256;
   using Made = StateOf<MASKED, S, VFIRST, BK, BV>;
   using State = typename Made::Type;
-  constexpr int THREADS = State::THREADS, WARPS = State::WARPS, N = 2 * NT;
+  constexpr int THREADS = State::THREADS, WARPS = THREADS / 32, N = 2 * NT;
   constexpr int READ = State::PARTS * N * BV, E = 16, FOLD = E * (BK + BV);  // E entries are folded at a time
   __shared__ float z[N * BK];                                                // the tokens' k, then their q
   __shared__ float buffer[READ > FOLD ? READ : FOLD];  // read-outs of the state; or entries on their way into it
