@@ -30,8 +30,8 @@ inline Checks& check_frozen(Checks& checks, const RecurrentSizes& s, const View&
                      {DType::fp32, DType::bf16, DType::fp16});
 }
 
-// Square heads of 64 and 128 are moved 16 bytes at a time; others have a kernel that takes any size. Rows of one token
-// have a kernel of their own.
+// Square heads of 64 and 128 are moved 16 bytes at a time, and have a kernel of their own for rows of one token; others
+// have one that takes any size.
 inline Picked<kernels::fused_recurrent_ring> pick_ring(const char* op, const RecurrentSizes& s, const View& pool,
                                                        bool state_v_first) {
   const bool aligned = (s.K == 64 || s.K == 128) && s.K == s.V && states_aligned(pool);
@@ -39,7 +39,7 @@ inline Picked<kernels::fused_recurrent_ring> pick_ring(const char* op, const Rec
                                              {.S = pool.dtype,
                                               .VFIRST = state_v_first,
                                               .BK = aligned ? static_cast<int>(s.K) : 256,
-                                              .NT = s.T == 1 && !s.packed ? 1 : 4});
+                                              .NT = aligned && s.T == 1 && !s.packed ? 1 : 4});
 }
 
 // Sizes and states; tokens, or how many entries are folded, are the op's own.

@@ -50,9 +50,10 @@ FUSED_RECURRENT_RING = Kernel(
     name="fused_recurrent_ring",
     source="csrc/cuda/fused_recurrent_ring.cu",
     keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128, 256), "NT": (1, 4)},
+    where=lambda v: v["BK"] != 256 or v["NT"] == 4,
     tune=_ring_tune,
     tiles=("BV",),
-    hot=lambda v: v["BK"] != 256 and v["NT"] == 1,
+    hot=lambda v: v["NT"] == 1,
 )
 # Chunk kernels that hold whole rows of K: fast ones for 64-token chunks and K == BK, else any K <= BK.
 CHUNK_BK = {(64, True, 64), (64, True, 128), (64, False, 128), (64, False, 256), (32, False, 256), (16, False, 256)}

@@ -70,9 +70,9 @@ def test_platform_tag_covers_every_symbol_version():
 
 
 def test_size():
-    """11 MB an arch: 10.4 on average with all ops of the serving surface; a pack that doubles is seen."""
+    """12.5 MB an arch: about 12 on average with ring decode, which is 1.7 of it; a pack that doubles is seen."""
     archs = len(gdn_ops.build_info()["archs"])
-    assert _library.PATH.stat().st_size <= archs * 11e6
+    assert _library.PATH.stat().st_size <= archs * 12.5e6
 
 
 def test_every_kernel_is_built_for_every_arch():
