@@ -14,6 +14,8 @@ struct ChunkStates {
   View slots = {}, has_state = {};               // on a pool: [N]
   View checkpoints = {}, checkpoint_slots = {};  // [slots, HV, S0, S1], [N, M]
   View prefix = {};                              // [N]
+  View scales = {}, seed = {};                   // of a pool: see check_rounding
+  SecondPool second = {};
   int64_t min_slot = 0, every = 64;
   bool v_first = false;
 
@@ -108,7 +110,11 @@ inline void ChunkRule::launch_chunks(const View& o, void* memory) const {
   if (pool) {
     const Index at(states.slots), to(states.checkpoint_slots);
     b.slots = at.data, b.slots_stride = at.stride, b.slots_words = at.words;
-    b.n_slots = states.h0.size(0), b.min_slot = std::max<int64_t>(states.min_slot, 0);
+    const Index also(states.second.slots);
+    b.also = also.data, b.also_stride = also.stride, b.also_words = also.words, b.n_also = states.second.count;
+    b.scales = states.scales.data, b.scales_stride = states.scales.stride(0);
+    b.seed = states.seed.data, b.seed_given = states.seed.defined();
+    b.n_slots = states.second.limit(states.h0.size(0)), b.min_slot = std::max<int64_t>(states.min_slot, 0);
     b.has_state = states.has_state.data, b.has_state_stride = states.has_state.stride(0);
     b.has_state_given = states.has_state.defined();
     b.checkpoints = states.checkpoints.data, b.checkpoint_kind = state_kind(states.checkpoints);
@@ -128,7 +134,10 @@ inline void ChunkRule::launch_tokens(const View& o) const {
   a.g = gate_arg(g, s.packed, s.ratio()), a.beta = gate_arg(beta, s.packed, s.ratio());
   a.h0 = pool.data, a.h0_stride = pool.stride(0);
   a.ht = states.ht.data, a.ht_stride = pool.stride(0);
-  a.slots = pool.size(0), a.min_slot = std::max<int64_t>(states.min_slot, 0);
+  a.spec.scales = static_cast<const float*>(states.scales.data), a.spec.scales_stride = states.scales.stride(0);
+  a.spec.seed = static_cast<const int64_t*>(states.seed.data);
+  a.spec.also = index_arg(states.second.slots), a.spec.n_also = states.second.count;
+  a.slots = states.second.limit(pool.size(0)), a.min_slot = std::max<int64_t>(states.min_slot, 0);
   a.read = index_arg(states.slots);
   a.has_state = static_cast<const uint8_t*>(states.has_state.data), a.has_state_stride = states.has_state.stride(0);
   a.spec.checkpoints = {.data = states.checkpoints.data,
@@ -140,7 +149,8 @@ inline void ChunkRule::launch_tokens(const View& o) const {
                         .stride = states.checkpoints.stride(0),
                         .n_slots = states.checkpoints.size(0),
                         .dtype = static_cast<int32_t>(states.checkpoints.dtype)};
-  launch_recurrent(op, s, q.device, pool, states.v_first, states.checkpoints.defined(), a);
+  const bool more = states.checkpoints.defined() || states.seed.defined() || states.second.slots.defined();
+  launch_recurrent(op, s, q.device, pool, states.v_first, more, a);
 }
 
 }  // namespace gdn

@@ -9,7 +9,8 @@ Tensor chunk_gated_delta_rule_update(const Tensor& q_, const Tensor& k_, const T
                                      std::optional<double> scale, bool use_qk_l2norm_in_kernel, bool state_v_first,
                                      bool write_state, const OptTensor& checkpoints_, int64_t checkpoint_every,
                                      const OptTensor& checkpoint_indices_, const OptTensor& prefix_lens_,
-                                     int64_t min_slot, const OptTensor& out) {
+                                     int64_t min_slot, const OptTensor& pool_scale, const OptTensor& rounding_seed,
+                                     const OptTensor& out) {
   constexpr const char* op = "chunk_gated_delta_rule_update";
 
   // shapes
@@ -23,6 +24,8 @@ Tensor chunk_gated_delta_rule_update(const Tensor& q_, const Tensor& k_, const T
                            .checkpoints = View(checkpoints_),
                            .checkpoint_slots = View(checkpoint_indices_),
                            .prefix = View(prefix_lens_),
+                           .scales = View(pool_scale),
+                           .seed = View(rounding_seed),
                            .min_slot = min_slot,
                            .every = checkpoint_every,
                            .v_first = state_v_first};
@@ -35,12 +38,13 @@ Tensor chunk_gated_delta_rule_update(const Tensor& q_, const Tensor& k_, const T
       .gate("g", g, {s.B, s.T, s.HV}, q.dtype)
       .gate("beta", beta, {s.B, s.T, s.HV}, q.dtype)
       .pool("ssm_pool", pool, {-1, s.HV, state_v_first ? s.V : s.K, state_v_first ? s.K : s.V},
-            {DType::fp32, DType::bf16, DType::fp16})
+            {DType::fp32, DType::bf16, DType::fp16, DType::fp8})
       .index("ssm_indices", states.slots, {s.N});
   if (states.has_state.defined())
     checks.shape("has_initial_state", states.has_state, {s.N})
         .dtype("has_initial_state", states.has_state, {DType::b8})
         .device("has_initial_state", states.has_state);
+  check_rounding(checks, s, pool, states.scales, states.seed);
   states.check_checkpoints(checks, s);
   checks.out("out", View(out), {s.B, s.T, s.HV, s.V}, q.dtype).done();
 

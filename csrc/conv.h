@@ -43,6 +43,10 @@ struct Conv {
   // On the way along prompts (see CausalConv1dArgs).
   View seq_idx = {}, checkpoints = {}, checkpoint_indices = {}, prefix_lens = {};
   int64_t checkpoint_every = 0;
+  bool reads_only = false;  // states stay as they are
+  // Of another pool with slots of the same rows: see SecondPool.
+  View also = {};  // [N] or [N, S + 1]
+  int64_t n_also = INT64_MAX, most_tokens = INT32_MAX;
   // Rows of few tokens.
   View accepted = {}, positions = {}, parents = {}, windows = {}, window_indices = {};
 
@@ -236,9 +240,9 @@ inline Tensor Conv::launch(const OptTensor& given) const {
   const TokensArg x_at = strides(x), y_at = strides(y);
 
   // pick
-  const bool marked = seq_idx.defined() || checkpoints.defined();
+  const bool marked = seq_idx.defined() || checkpoints.defined() || also.defined() || reads_only;
   const bool rows = accepted.defined() || positions.defined() || parents.defined() || windows.defined() ||
-                    (in_place() && (varlen || T_ > 1));
+                    (also.defined() && history) || most_tokens < INT32_MAX || (in_place() && (varlen || T_ > 1));
   const int ROLE = rows ? kRows : marked ? kMarked : kWalk;
   auto fits = [&](int vec) {
     return D_ % vec == 0 && groups.K % vec == 0 && groups.V % vec == 0 && groups.width % vec == 0 &&
@@ -256,6 +260,10 @@ inline Tensor Conv::launch(const OptTensor& given) const {
       pick<kernels::causal_conv1d>(op, x.device, {.T = x.dtype, .W = static_cast<int>(W()), .VEC = VEC, .ROLE = ROLE});
 
   // launch
+  TableArg other = table_arg(also);
+  other.columns = std::max<int64_t>(other.columns, 1);
+  LinesArg lines = lines_arg(state, x.dtype, VEC, H);
+  if (!also.defined()) lines.slots = std::min(lines.slots, n_also);
   kernel.launch(T_ == 0 ? 0 : ceil_div(chunks * (D_ / VEC), kernel.tiles.THREADS),
                 {.x = x.data,
                  .y = y.data,
@@ -263,7 +271,7 @@ inline Tensor Conv::launch(const OptTensor& given) const {
                  .y_at = y_at,
                  .groups = groups_arg(groups, D_),
                  .filter = filter_arg(weight, bias, x.dtype, activation, VEC),
-                 .state = lines_arg(state, x.dtype, VEC, H),
+                 .state = lines,
                  .cu_seqlens = index_arg(cu_seqlens),
                  .indices = index_arg(indices),
                  .has_state = static_cast<const uint8_t*>(has_state.data),
@@ -277,6 +285,10 @@ inline Tensor Conv::launch(const OptTensor& given) const {
                  .W = static_cast<int32_t>(W()),
                  .line = static_cast<int32_t>(line),
                  .history = history,
+                 .also = other,
+                 .n_also = n_also,
+                 .most_tokens = most_tokens,
+                 .reads_only = reads_only,
                  .seq_idx = table_arg(seq_idx),
                  .checkpoints = lines_arg(checkpoints, x.dtype, VEC, H),
                  .checkpoint_indices = table_arg(checkpoint_indices),

@@ -13,7 +13,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
                   const OptTensor& ssm_write_indices, const OptTensor& num_accepted_tokens,
                   const OptTensor& intermediate_states, const OptTensor& intermediate_windows,
                   const OptTensor& intermediate_indices, const OptTensor& parents, bool update_state, int64_t min_slot,
-                  const OptTensor& out) {
+                  const OptTensor& pool_scale, const OptTensor& rounding_seed, const OptTensor& out) {
   constexpr const char* op = "gdn_decode";
 
   // shapes: one token a row [B, columns], T tokens a row [B, T, columns], or packed rows [T, columns]
@@ -25,7 +25,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
   const bool packed = cu_seqlens.defined(), rows = !packed && mixed.dim == 3;
   const int64_t B = packed ? 1 : mixed.size(0), T = packed ? mixed.size(0) : rows ? mixed.size(1) : 1;
   const int64_t N = packed ? std::max<int64_t>(cu_seqlens.size(0), 1) - 1 : B;
-  const int64_t H = layer.H, HV = layer.HV, K = layer.K, V = layer.V, D = layer.D;
+  const int64_t H = layer.H, HV = layer.HV, K = layer.K, V = layer.V, D = layer.D, W = layer.conv_weight.size(1);
   RecurrentSizes sizes(B, H, K, HV, V);
   sizes.T = T, sizes.N = N, sizes.packed = packed;
 
@@ -34,7 +34,13 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
                              .accepted = accepted,
                              .steps = states,
                              .steps_slots = steps_slots,
-                             .parents = tree};
+                             .parents = tree,
+                             .scales = View(pool_scale),
+                             .seed = View(rounding_seed),
+                             .second = {ssm_slots.defined() ? slots : View(), layer.conv_states.size(0)},
+                             .most_tokens = accepted.defined()  ? layer.conv_states.size(2) - W + 2
+                                            : windows.defined() ? windows.size(1)
+                                                                : INT32_MAX};
 
   // checks
   Checks checks(op);
@@ -47,12 +53,12 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
       .that(!accepted.defined() || ssm_slots.dim == 2, "ssm_indices", "[N, S + 1] with num_accepted_tokens", ssm_slots)
       .that(states.defined() == windows.defined(), "intermediate_windows", "with intermediate_states, or both None",
             windows)
-      .that(!accepted.defined() || layer.conv_states.size(2) >= layer.conv_weight.size(1) - 2 + (packed ? 0 : T),
-            "conv_states", "at least W - 2 + T columns with num_accepted_tokens", layer.conv_states)
+      .that(!accepted.defined() || layer.conv_states.size(2) >= W - 2 + (packed ? 0 : T), "conv_states",
+            "at least W - 2 + T columns with num_accepted_tokens", layer.conv_states)
       .that(!tree.defined() || windows.defined(), "intermediate_windows", "a tensor with parents", "None")
       .that(update_state || windows.defined(), "intermediate_windows", "a tensor without update_state", "None");
   if (windows.defined()) {
-    check_lines(checks, "intermediate_windows", windows, {-1, -1, D, layer.conv_weight.size(1) - 1}, mixed.dtype);
+    check_lines(checks, "intermediate_windows", windows, {-1, -1, D, W - 1}, mixed.dtype);
     checks.that(packed || windows.size(1) >= T, "intermediate_windows", "a window for every token of a row", windows)
         .that(steps_slots.defined() || windows.size(0) >= N, "intermediate_windows", "windows for every row", windows);
   }
@@ -68,6 +74,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
                   : result(out, {B * T, HV, V}, layer.y_dtype(), mixed.device);
   Conv conv = layer.conv(op, slots, cu_seqlens, packed, activation, min_slot, true);
   conv.accepted = accepted, conv.parents = tree, conv.windows = windows, conv.window_indices = steps_slots;
+  conv.also = ssm_slots, conv.n_also = layer.pool.size(0), conv.most_tokens = pool_slots.columns();
   const RecurrentUpdate rule{.op = op,
                              .s = sizes,
                              .q = {},

@@ -13,6 +13,7 @@ Tensor gdn_prefill(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& 
                    bool norm_before_gate, bool hf_rounding, const OptTensor& out_scale, const OptTensor& ssm_indices,
                    const OptTensor& ssm_checkpoints, const OptTensor& conv_checkpoints, int64_t checkpoint_every,
                    const OptTensor& checkpoint_indices, const OptTensor& prefix_lens, int64_t min_slot,
+                   bool write_state, const OptTensor& pool_scale, const OptTensor& rounding_seed,
                    const OptTensor& out) {
   constexpr const char* op = "gdn_prefill";
 
@@ -26,12 +27,15 @@ Tensor gdn_prefill(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& 
   RecurrentSizes s(1, H, K, HV, V);
   s.T = T, s.N = N, s.packed = cu_seqlens.defined();
   const ChunkStates states{.h0 = layer.pool,
-                           .ht = layer.pool,
+                           .ht = write_state ? layer.pool : View(),
                            .slots = ssm_slots.defined() ? ssm_slots : slots,
                            .has_state = has_state,
                            .checkpoints = View(ssm_checkpoints),
                            .checkpoint_slots = View(checkpoint_indices),
                            .prefix = View(prefix_lens),
+                           .scales = View(pool_scale),
+                           .seed = View(rounding_seed),
+                           .second = {ssm_slots.defined() ? slots : View(), layer.conv_states.size(0)},
                            .min_slot = min_slot,
                            .every = checkpoint_every,
                            .v_first = state_v_first};
@@ -51,6 +55,7 @@ Tensor gdn_prefill(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& 
   if (ssm_slots.defined()) checks.index("ssm_indices", ssm_slots, {N});
   checks.that(states.checkpoints.defined() == windows_kept.defined(), "conv_checkpoints",
               "with ssm_checkpoints, or both None", windows_kept);
+  check_rounding(checks, s, layer.pool, states.scales, states.seed);
   states.check_checkpoints(checks, s, "ssm_checkpoints");
   if (windows_kept.defined())
     check_lines(checks, "conv_checkpoints", windows_kept, {-1, D, layer.conv_weight.size(1) - 1}, layer.mixed.dtype);
@@ -75,6 +80,7 @@ Tensor gdn_prefill(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& 
   conv.x = View(x), conv.out = View(qkv), conv.has_state = has_state;
   conv.checkpoints = windows_kept, conv.checkpoint_indices = states.checkpoint_slots;
   conv.checkpoint_every = checkpoint_every, conv.prefix_lens = windows_kept.defined() ? states.prefix : View();
+  conv.reads_only = !write_state, conv.also = ssm_slots, conv.n_also = layer.pool.size(0);
   conv.launch(qkv);
 
   const Tensor a = layer.gate(mixed_qkvz, ba, 1), b = layer.gate(mixed_qkvz, ba, 0);

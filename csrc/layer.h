@@ -60,7 +60,7 @@ struct Layer {
     const int64_t W = conv_weight.size(1), wide = D + HV * V + (one_row ? 2 * HV : 0);
     checks.activation("mixed_qkvz", mixed, mixed.dim == 3 ? Sizes{-1, -1, -1} : Sizes{-1, -1},
                       {DType::bf16, DType::fp16, DType::fp32});
-    checks.pool("ssm_pool", pool, {-1, HV, -1, -1}, {DType::fp32, DType::bf16, DType::fp16})
+    checks.pool("ssm_pool", pool, {-1, HV, -1, -1}, {DType::fp32, DType::bf16, DType::fp16, DType::fp8})
         .that(K >= 1 && K <= 256, "ssm_pool", "a head size K of 1 to 256", K)
         .that(V >= 1 && V <= 256, "ssm_pool", "a head size V of 1 to 256", V)
         .shape("conv_weight", conv_weight, {-1, -1})

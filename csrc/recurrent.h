@@ -76,29 +76,48 @@ struct RecurrentGates {
   }
 };
 
+// Slots of a pool in fp8 are its numbers times `scales` [HV]; those in bf16 may be rounded at random, by `seed` [1].
+inline void check_rounding(Checks& checks, const RecurrentSizes& s, const View& pool, const View& scales,
+                           const View& seed) {
+  if (pool.dtype == DType::fp8)
+    checks.shape("pool_scale", scales, {s.HV})
+        .dtype("pool_scale", scales, {DType::fp32})
+        .device("pool_scale", scales)
+        .no_grad("pool_scale", scales);
+  else
+    checks.that(!scales.defined(), "pool_scale", "None, as the pool is not fp8", "a tensor");
+  if (seed.defined())
+    checks.shape("rounding_seed", seed, {1})
+        .dtype("rounding_seed", seed, {DType::i64})
+        .device("rounding_seed", seed)
+        .that(pool.dtype == DType::bf16, "rounding_seed", "None, as the pool is not bf16", "a tensor");
+}
+
+// Another pool with slots of the same rows: a row is padding in both or in none. Without slots of its own it has the
+// same ones; `count` of them.
+struct SecondPool {
+  View slots = {};
+  int64_t count = INT64_MAX;
+
+  int64_t limit(int64_t first) const { return slots.defined() ? first : std::min(first, count); }
+};
+
 // Where the states of a pool are read and written, and what speculative decoding adds to it.
 struct PoolSlots {
   View read = {}, write = {}, accepted = {}, steps = {}, steps_slots = {}, parents = {};
-  View scales = {}, seed = {};  // of fp8 pools, and of stochastic rounding to bf16
+  View scales = {}, seed = {};  // see check_rounding
+  SecondPool second = {};
+  int64_t most_tokens = INT32_MAX;  // a row with more is padding, and one with more accepted
 
   // Whether a state is stored after every token: the table that says where has a column for each.
   bool every() const { return (write.defined() ? write : read).dim == 2; }
   // Whether a plain step would not do: reading and writing one slot a row, as the pool's numbers are.
-  bool more() const { return read.dim == 2 || every() || steps.defined() || parents.defined() || seed.defined(); }
+  bool more() const {
+    return read.dim == 2 || every() || steps.defined() || parents.defined() || seed.defined() || second.slots.defined();
+  }
 
   void check(Checks& checks, const RecurrentSizes& s, const View& pool, bool state_v_first) const {
-    if (pool.dtype == DType::fp8)
-      checks.shape("pool_scale", scales, {s.HV})
-          .dtype("pool_scale", scales, {DType::fp32})
-          .device("pool_scale", scales)
-          .no_grad("pool_scale", scales);
-    else
-      checks.that(!scales.defined(), "pool_scale", "None, as the pool is not fp8", "a tensor");
-    if (seed.defined())
-      checks.shape("rounding_seed", seed, {1})
-          .dtype("rounding_seed", seed, {DType::i64})
-          .device("rounding_seed", seed)
-          .that(pool.dtype == DType::bf16, "rounding_seed", "None, as the pool is not bf16", "a tensor");
+    check_rounding(checks, s, pool, scales, seed);
     const auto columns = [&](const char* arg, const View& t) {
       checks.that(t.size(1) >= 1 && (s.packed || t.size(1) >= s.T), arg, "a column for every token of a row", t);
     };
@@ -133,7 +152,8 @@ struct PoolSlots {
     SpecArgs& spec = a.spec;
     const auto step = [](const View& t) { return t.dim == 2 ? t.stride(1) * (t.dtype == DType::i64 ? 2 : 1) : 0; };
     const View& to = every() && !write.defined() ? read : write;
-    a.read = index_arg(read), spec.read_step = step(read), spec.read_columns = static_cast<int32_t>(read.size(1));
+    a.read = index_arg(read), spec.read_step = step(read),
+    spec.read_columns = static_cast<int32_t>(std::min(read.size(1), most_tokens));
     a.write = index_arg(to), spec.write_step = step(to), spec.every = every();
     spec.accepted = index_arg(accepted);
     spec.steps = steps.data, spec.steps_dtype = static_cast<int32_t>(steps.dtype);
@@ -142,8 +162,16 @@ struct PoolSlots {
     spec.scales = static_cast<const float*>(scales.data), spec.scales_stride = scales.stride(0);
     spec.seed = static_cast<const int64_t*>(seed.data);
     spec.parents = index_arg(parents), spec.parents_step = step(parents);
+    spec.also = index_arg(second.slots), spec.n_also = second.count;
+    spec.most_tokens = static_cast<int32_t>(std::min(most_tokens, columns()));
+  }
+
+  // The most tokens of a row that the tables have room for.
+  int64_t columns() const {
+    int64_t most = INT32_MAX;
     for (const View* t : {&read, &write, &steps, &parents})
-      if (t->dim >= 2) spec.most_tokens = static_cast<int32_t>(std::min<int64_t>(spec.most_tokens, t->size(1)));
+      if (t->dim >= 2) most = std::min(most, t->size(1));
+    return most;
   }
 };
 
@@ -220,7 +248,7 @@ struct RecurrentUpdate {
     gates.fill(args, s);
     args.h0 = pool.data, args.h0_stride = pool.stride(0);
     args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
-    args.slots = pool.size(0), args.min_slot = std::max<int64_t>(min_slot, 0);
+    args.slots = slots.second.limit(pool.size(0)), args.min_slot = std::max<int64_t>(min_slot, 0);
     slots.fill(args);
     args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
     launch_recurrent(op, s, q.device, pool, v_first, slots.more(), args);

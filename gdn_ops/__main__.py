@@ -37,13 +37,10 @@ def info() -> str:
         "",
         f"{len(built['ops'])} ops, {sum(built['kernels'].values())} kernel variants for each arch",
     ]
-    rows = [
-        (f"torch.ops.gdn.{op.name}", op.dtypes.replace(" ", ", "), sum(built["kernels"].get(k.name, 0) for k in op.kernels), op.replaces)
-        for op in TABLE
-    ]
+    rows = [(f"torch.ops.gdn.{op.name}", op.dtypes, sum(built["kernels"].get(k.name, 0) for k in op.kernels), op.replaces) for op in TABLE]
     width = max(len(row[0]) for row in rows)
-    lines.append(f"{'op':<{width}}  {'dtypes':<16}  {'variants':>8}  replaces")
-    lines += [f"{name:<{width}}  {dtypes:<16}  {variants:>8}  {replaces}" for name, dtypes, variants, replaces in rows]
+    lines.append(f"{'op':<{width}}  {'dtypes':<27}  {'variants':>8}  replaces")
+    lines += [f"{name:<{width}}  {dtypes:<27}  {variants:>8}  {replaces}" for name, dtypes, variants, replaces in rows]
     if missing := {op.name for op in TABLE} ^ set(built["ops"]):
         lines.append(f"\nThe library and the Python package are of different builds; they differ in: {', '.join(sorted(missing))}")
     return "\n".join(lines)

@@ -180,6 +180,8 @@ def chunk_gated_delta_rule_update(
     checkpoint_indices: torch.Tensor | None = None,
     prefix_lens: torch.Tensor | None = None,
     min_slot: int = 0,
+    pool_scale: torch.Tensor | None = None,
+    rounding_seed: torch.Tensor | None = None,
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -191,8 +193,8 @@ def chunk_gated_delta_rule_update(
 
     Args:
         q, k, v, g, beta, cu_seqlens, scale, use_qk_l2norm_in_kernel: as in ``chunk_gated_delta_rule``.
-        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16 or fp16, any slot stride.
-            Updated in place.
+        ssm_pool: ``[slots, HV, K, V]`` (``[slots, HV, V, K]`` with ``state_v_first``), fp32, bf16, fp16 or fp8, any slot
+            stride. Updated in place.
         ssm_indices: ``[N]``, int32 or int64: the sequences' slots; they may repeat only without ``write_state``.
         has_initial_state: ``[N]`` bool; false: zeros, whatever the slot holds. None: true.
         write_state: whether last states are stored.
@@ -204,6 +206,9 @@ def chunk_gated_delta_rule_update(
             after the M-th are skipped.
         prefix_lens: ``[N]``: tokens of each sequence before this call. None: none. Given, chunks are those of the whole
             prompt: a prompt cut anywhere is computed in the same chunks, but for the chunk that is cut.
+        pool_scale: ``[HV]`` fp32, of an fp8 pool (e4m3fn): states are its numbers times this. Checkpoints are states.
+        rounding_seed: ``[1]`` int64: last states are rounded to a bf16 pool at random, by bits that depend on seed, slot and
+            element alone. None: to nearest.
         out: the result goes there: of its shape and dtype, contiguous, on 16 bytes.
 
     Returns:
@@ -217,4 +222,5 @@ def chunk_gated_delta_rule_update(
     return call(
         _ops.chunk_gated_delta_rule_update, out, q, k, v, g, beta, ssm_pool, ssm_indices, has_initial_state, cu_seqlens, scale,
         use_qk_l2norm_in_kernel, state_v_first, write_state, checkpoints, checkpoint_every, checkpoint_indices, prefix_lens, min_slot,
+        pool_scale, rounding_seed,
     )  # fmt: skip

@@ -37,6 +37,9 @@ def gdn_prefill(
     checkpoint_indices: torch.Tensor | None = None,
     prefix_lens: torch.Tensor | None = None,
     min_slot: int = 0,
+    write_state: bool = True,
+    pool_scale: torch.Tensor | None = None,
+    rounding_seed: torch.Tensor | None = None,
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -51,9 +54,9 @@ def gdn_prefill(
             ``[q K | k K | v r*V | z r*V]`` for every key head, ``r = HV // H``.
         ba: ``[T, 2 * HV]`` in mixed_qkvz's dtype: ``[b | a]``, or ``[b r | a r]`` for every key head.
         conv_states: ``[slots, D, >= W - 1]``, ``D = 2*H*K + HV*V`` channels ``[q | k | v]``, any strides, mixed_qkvz's dtype or fp32.
-        ssm_pool: ``[slots, HV, K, V]`` (``[.., V, K]`` with ``state_v_first``), fp32, bf16 or fp16, any slot stride.
+        ssm_pool: ``[slots, HV, K, V]`` (``[.., V, K]`` with ``state_v_first``), fp32, bf16, fp16 or fp8, any slot stride.
         cache_indices: ``[N]`` int32 or int64, slots of conv_states, and of ssm_pool unless ``ssm_indices`` says. Outside
-            ``[min_slot, slots)``: padding.
+            ``[min_slot, slots)`` of either pool: padding, in both.
         has_initial_state: ``[N]`` bool; false: history and state are zeros, whatever the slots hold.
         cu_seqlens: ``[N + 1]``; None: all rows are one sequence.
         conv_weight: ``[D, W]``, W 2, 3 or 4; conv_bias ``[D]`` or None: mixed_qkvz's dtype or fp32.
@@ -63,6 +66,8 @@ def gdn_prefill(
         ssm_checkpoints, conv_checkpoints: states and input windows ``[slots2, D, W - 1]`` kept on the way; see
             ``chunk_gated_delta_rule_update`` for ``checkpoint_every``, ``checkpoint_indices``, ``prefix_lens``.
         out: the result goes there: of its shape and dtype, contiguous, on 16 bytes.
+        write_state: false leaves both pools as they are; then slots may repeat.
+        pool_scale, rounding_seed: as in ``chunk_gated_delta_rule_update``.
 
     Returns:
         ``[T, HV, V]`` in mixed_qkvz's dtype, or float8_e4m3fn with ``out_scale``: the input of the output projection.
@@ -76,7 +81,7 @@ def gdn_prefill(
         _ops.gdn_prefill, out, mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, has_initial_state, cu_seqlens, conv_weight,
         conv_bias, A_log, dt_bias, norm_weight, eps, scale, activation, use_qk_l2norm_in_kernel, state_v_first, interleaved, norm_activation, norm_before_gate,
         hf_rounding, out_scale, ssm_indices, ssm_checkpoints, conv_checkpoints, checkpoint_every, checkpoint_indices, prefix_lens,
-        min_slot,
+        min_slot, write_state, pool_scale, rounding_seed,
     )  # fmt: skip
 
 
@@ -111,6 +116,8 @@ def gdn_decode(
     parents: torch.Tensor | None = None,
     update_state: bool = True,
     min_slot: int = 0,
+    pool_scale: torch.Tensor | None = None,
+    rounding_seed: torch.Tensor | None = None,
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -126,13 +133,14 @@ def gdn_decode(
         conv_states, ssm_pool, cache_indices: as in ``gdn_prefill``; with ``num_accepted_tokens`` the convolution's states have
             ``W - 1 + S`` columns.
         ssm_indices: ``[N]``, or ``[N, S + 1]``: start from column accepted - 1, store after token t to column t (or to
-            ``ssm_write_indices``). None: cache_indices. Padding in one of the two has to be padding in the other.
+            ``ssm_write_indices``). None: cache_indices. A row that is padding in one of the pools is in both.
         num_accepted_tokens: ``[N]``, of the step before; outside ``1..S+1`` a row is padding.
         intermediate_states ``[slots2, tokens, HV, ..]``, intermediate_windows ``[slots2, tokens, D, W - 1]``, intermediate_indices
             ``[N]``: state and input window after every token; the convolution's states then stay as they are.
         parents: ``[N, tokens]``: a draft tree, token t continues from token ``parents[n, t]``, -1 from the row's state.
         update_state: false leaves ssm_pool as it is (then with intermediate states).
         out: the result goes there: of its shape and dtype, contiguous, on 16 bytes.
+        pool_scale, rounding_seed: as in ``fused_recurrent_gated_delta_rule_update``.
 
     Returns:
         ``[B, HV, V]``, ``[B, T, HV, V]`` or ``[T, HV, V]``, as the rows, in mixed_qkvz's dtype, or float8_e4m3fn with
@@ -147,5 +155,5 @@ def gdn_decode(
         _ops.gdn_decode, out, mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, conv_weight, conv_bias, A_log, dt_bias,
         norm_weight, eps, scale, activation, use_qk_l2norm_in_kernel, state_v_first, interleaved, norm_activation, norm_before_gate, hf_rounding, out_scale,
         cu_seqlens, ssm_indices, ssm_write_indices, num_accepted_tokens, intermediate_states, intermediate_windows,
-        intermediate_indices, parents, update_state, min_slot,
+        intermediate_indices, parents, update_state, min_slot, pool_scale, rounding_seed,
     )  # fmt: skip

@@ -427,7 +427,8 @@ TABLE = (
         schema="(Tensor q, Tensor k, Tensor v, Tensor? g, Tensor? beta, Tensor(a!) ssm_pool, Tensor ssm_indices, "
         "Tensor? has_initial_state=None, Tensor? cu_seqlens=None, float? scale=None, bool use_qk_l2norm_in_kernel=False, "
         "bool state_v_first=False, bool write_state=True, Tensor(b!)? checkpoints=None, SymInt checkpoint_every=64, "
-        "Tensor? checkpoint_indices=None, Tensor? prefix_lens=None, SymInt min_slot=0) -> Tensor",
+        "Tensor? checkpoint_indices=None, Tensor? prefix_lens=None, SymInt min_slot=0, Tensor? pool_scale=None, "
+        "Tensor? rounding_seed=None) -> Tensor",
         shapes={"q": "B T H K", "k": "B T H K", "v": "B T HV V", "g": "B T HV", "beta": "B T HV"},
         outputs=(Out("o", "B T HV V", "q"),),
         dtypes="bf16 fp16 (fp32 on the CPU)",
@@ -532,7 +533,8 @@ TABLE = (
         "bool state_v_first=False, bool interleaved=False, SymInt norm_activation=1, bool norm_before_gate=True, "
         "bool hf_rounding=False, Tensor? out_scale=None, Tensor? ssm_indices=None, Tensor(c!)? ssm_checkpoints=None, "
         "Tensor(d!)? conv_checkpoints=None, SymInt checkpoint_every=64, Tensor? checkpoint_indices=None, "
-        "Tensor? prefix_lens=None, SymInt min_slot=0) -> Tensor",
+        "Tensor? prefix_lens=None, SymInt min_slot=0, bool write_state=True, Tensor? pool_scale=None, "
+        "Tensor? rounding_seed=None) -> Tensor",
         shapes={"A_log": "HV", "norm_weight": "V"},
         outputs=(Out("y", "*mixed_qkvz HV V", dtype=lambda args: "mixed_qkvz" if args["out_scale"] is None else "fp8"),),
         dtypes="bf16 fp16 (fp32 on the CPU)",
@@ -547,7 +549,8 @@ TABLE = (
         "bool interleaved=False, SymInt norm_activation=1, bool norm_before_gate=True, bool hf_rounding=False, "
         "Tensor? out_scale=None, Tensor? cu_seqlens=None, Tensor? ssm_indices=None, Tensor? ssm_write_indices=None, "
         "Tensor? num_accepted_tokens=None, Tensor(c!)? intermediate_states=None, Tensor(d!)? intermediate_windows=None, "
-        "Tensor? intermediate_indices=None, Tensor? parents=None, bool update_state=True, SymInt min_slot=0) -> Tensor",
+        "Tensor? intermediate_indices=None, Tensor? parents=None, bool update_state=True, SymInt min_slot=0, "
+        "Tensor? pool_scale=None, Tensor? rounding_seed=None) -> Tensor",
         shapes={"A_log": "HV", "norm_weight": "V"},
         outputs=(Out("y", "*mixed_qkvz HV V", dtype=lambda args: "mixed_qkvz" if args["out_scale"] is None else "fp8"),),
         dtypes="bf16 fp16 fp32",

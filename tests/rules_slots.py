@@ -73,6 +73,7 @@ def padded_rows(call: Call):
     for slot in (-1, 0, -FAR, FAR, 2**32, 2**40, -(2**33) + 1, 2**63 - 1) if sizes else ():
         dtype = torch.int64 if abs(slot) > FAR else None
         reasons += [(f"slot {slot or 'past the pool'}", {n: (slot or size, dtype) for n, size in sizes.items()})]
+    reasons += [(f"{n} {slot}", {n: (slot, None)}) for n in sizes for slot in (-1, FAR) if len(sizes) > 1]  # in one pool alone
     if "num_accepted_tokens" in call.tensors and sizes:
         reasons += [(f"{n} accepted", {"num_accepted_tokens": (n, None)}) for n in (0, -1, call.columns + 1, FAR)]
     if "cache_seqlens" in call.tensors and sizes:

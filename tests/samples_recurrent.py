@@ -111,7 +111,7 @@ RECURRENT = {
     ],
     "chunk_gated_delta_rule_update": [
         prefill_on_pool(), prefill_on_pool(True, BF16), prefill_on_pool(checkpointed=False, packed=False, state=FP16),
-        prefill_on_pool(dtype=FP16, **ODD),
+        prefill_on_pool(dtype=FP16, **ODD), rounded(prefill_on_pool(True, BF16)), rounded(prefill_on_pool(), fp8=True),
     ],
     "fused_recurrent_gated_delta_rule_update": [
         update(), update(v_first=True), update(raw=False, state=BF16, index=torch.int64), update(T=3, v_first=True),

@@ -6,13 +6,15 @@ tile of BV state columns, chunk after chunk of BT = 64 tokens:
 with T', P' and the scales d0 .. d3 of chunk_prep.py.
 
 q, k [B, T, H, K], K = BK = 64 or 128, v, o [B, T, HV, V], BV divides V, rows on 16 bytes; states [N, HV, K, V] or [N, HV, V, K].
-On a pool (POOL) a sequence's state is read from its slot and stored there. With prefix_lens chunks lie on multiples of BT
+On a pool (POOL) a sequence's state is read from its slot and stored there; with `also` it is padding too where that slot of
+another pool is none. Pools may be fp8 (kind 4) times a scale per head, and bf16 is rounded at random with a seed. With prefix_lens chunks lie on multiples of BT
 tokens counted from that many tokens before the call, so that every checkpoint falls on a chunk's end.
 """
 
 import triton
 import triton.language as tl
 from common import chunk_lead, load_bound, load_index, load_state, round_to
+from rounding import fp8_value, round_at_random, to_fp8
 
 
 @triton.jit
@@ -65,6 +67,16 @@ def _advance(
 
 
 @triton.jit
+def _load_tile(p, o, kind, unit, POOL: tl.constexpr):
+    """A tile of states as float32; kind 4: fp8 times ``unit``."""
+    x = load_state(p, o, kind != 4, kind)
+    if POOL:
+        if kind == 4:
+            x = fp8_value(tl.load(p.to(tl.pointer_type(tl.uint8)) + o)) * unit
+    return x
+
+
+@triton.jit
 def _store_tile(p, at, o, x, kind):
     """x (fp32) at ``p`` + at + o: kind 1 fp32, 2 bf16, 3 fp16."""
     if kind == 1:
@@ -85,6 +97,22 @@ def _store(p, at, b_S, o_k, o_v, V, kind, v_first, BK: tl.constexpr):
 
 
 @triton.jit
+def _store_last(p, at, b_S, o_k, o_v, V, kind, v_first, unit, seed, seed_given, slot, i_h, BK: tl.constexpr):
+    """The same on the way to the pool."""
+    if kind == 4:
+        b_bits = to_fp8(tl.div_rn(b_S, tl.zeros_like(b_S) + unit))
+        p_b = p.to(tl.pointer_type(tl.uint8)) + at
+        if v_first != 0:
+            tl.store(p_b + o_v[:, None] * BK + o_k[None, :], tl.trans(b_bits))
+        else:
+            tl.store(p_b + o_k[:, None] * V + o_v[None, :], b_bits)
+    else:
+        if seed_given != 0:
+            b_S = round_at_random(b_S, seed, slot, (i_h * BK + o_k[:, None]) * V + o_v[None, :])
+        _store(p, at, b_S, o_k, o_v, V, kind, v_first, BK)
+
+
+@triton.jit
 def chunk_rec_kernel(
     q: "*T:16",
     k: "*T:16",
@@ -101,6 +129,9 @@ def chunk_rec_kernel(
     prefix: "*i32",
     checkpoints: "*fp32",
     checkpoint_slots: "*i32",
+    also: "*i32",
+    scales: "*fp32",
+    seed: "*i64",
     cu_stride: "i64",
     slots_stride: "i64",
     has_state_stride: "i64",
@@ -108,7 +139,10 @@ def chunk_rec_kernel(
     checkpoint_stride: "i64",
     checkpoint_slots_stride_n: "i64",
     checkpoint_slots_stride_m: "i64",
+    also_stride: "i64",
+    scales_stride: "i64",
     n_slots: "i64",
+    n_also: "i64",
     min_slot: "i64",
     n_checkpoints: "i64",
     every: "i64",
@@ -131,6 +165,8 @@ def chunk_rec_kernel(
     stride_hn: "i64",
     cu_words: "i32",
     slots_words: "i32",
+    also_words: "i32",
+    seed_given: "i32",
     has_state_given: "i32",
     prefix_words: "i32",
     checkpoint_slots_words: "i32",
@@ -181,7 +217,11 @@ def chunk_rec_kernel(
         if bos >= eos:  # nothing to do: the slot is not touched
             return
         i_slot = load_index(slots, i_n, slots_stride, slots_words)
-        if (i_slot < min_slot) | (i_slot >= n_slots):  # padding
+        live = (i_slot >= min_slot) & (i_slot < n_slots)
+        if also_words != 0:
+            i_also = load_index(also, i_n, also_stride, also_words)
+            live = live & (i_also >= min_slot) & (i_also < n_also)
+        if live == 0:  # padding
             for i_t in range(bos, eos, BT):
                 row = i_t + o_t
                 tl.store(o + row[:, None] * stride_ot + o_v[None, :], tl.zeros([BT, BV], o.dtype.element_ty), mask=(row < eos)[:, None])
@@ -198,13 +238,17 @@ def chunk_rec_kernel(
         if checkpoint_kind != 0:
             checkpoint = bos + every - length % every
 
+    unit = 1.0
+    if POOL:
+        if (h0_kind == 4) | (ht_kind == 4):
+            unit = tl.load(scales + i_h * scales_stride)
     b_S = tl.zeros([BK, BV], tl.float32)
     if h0_kind != 0:
         at = i_slot * stride_sn + i_h * stride_sh
         if v_first != 0:
-            b_S = tl.trans(load_state(h0, at + o_v[:, None] * stride_sr + o_k[None, :], h0_kind != 0, h0_kind))
+            b_S = tl.trans(_load_tile(h0, at + o_v[:, None] * stride_sr + o_k[None, :], h0_kind, unit, POOL))
         else:
-            b_S = load_state(h0, at + o_k[:, None] * stride_sr + o_v[None, :], h0_kind != 0, h0_kind)
+            b_S = _load_tile(h0, at + o_k[:, None] * stride_sr + o_v[None, :], h0_kind, unit, POOL)
 
     if POOL:
         begin = first
@@ -224,7 +268,8 @@ def chunk_rec_kernel(
             i_m += 1
             begin = end
         if ht_kind != 0:
-            _store(ht, i_slot * stride_hn + i_h * (BK * V), b_S, o_k, o_v, V, ht_kind, v_first, BK)
+            at = i_slot * stride_hn + i_h * (BK * V)
+            _store_last(ht, at, b_S, o_k, o_v, V, ht_kind, v_first, unit, seed, seed_given, i_slot, i_h, BK)
     else:
         b_S = _advance(
             b_S, q, k, v, o, t, p, d, bos, eos, bos, eos, stride_qt, stride_kt, stride_vt, stride_ot, HV, o_t, o_k, o_v, False, BT

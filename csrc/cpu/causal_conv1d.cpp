@@ -39,6 +39,13 @@ struct Convolution {
       live = live && position >= 0;
       first = live ? position % a.line + a.line - H : 0;
     }
+    if (a.also.words) {
+      const int64_t column = a.accepted.words ? first : 0;
+      live = live && column >= 0 && column < a.also.columns;
+      const int64_t also = live ? load_index(a.also, span.n, column) : -1;
+      live = live && also >= a.min_slot && also < a.n_also;
+    }
+    live = live && length <= a.most_tokens;
     if (a.windows.data) live = live && length <= a.window_tokens;
     if (a.parents.words) live = live && length <= a.parents.columns;
   }
@@ -104,7 +111,7 @@ struct Convolution {
       load_filter<T>(a.filter, a.W, d + i, w[i], bias[i]);
       past(d + i, past_[i]);
       std::copy_n(past_[i], H, window[i]);
-      if (a.state.data && !a.windows.data) update(d + i, at[i], past_[i]);
+      if (a.state.data && !a.windows.data && !a.reads_only) update(d + i, at[i], past_[i]);
     }
     const int64_t kept = a.window_indices.words ? load_index(a.window_indices, span.n) : span.n;
     for (int64_t t = 0; t < length; ++t) {

@@ -56,7 +56,9 @@ void run(const FusedRecurrentArgs& a, bool v_first, int64_t n, int64_t hv) {
   const int64_t tokens = packed ? std::max<int64_t>(cu[n + 1] - row, 0) : a.T;
   const int64_t column = spec.accepted.words ? load_index(spec.accepted, n) - 1 : 0;
   const bool refused = spec.accepted.words && (column < 0 || column >= spec.read_columns);
-  if (refused || tokens > spec.most_tokens) return zero(first, first + tokens);
+  const int64_t also = spec.also.words ? load_index(spec.also, n) : a.min_slot;
+  if (refused || tokens > spec.most_tokens || also < a.min_slot || (spec.also.words && also >= spec.n_also))
+    return zero(first, first + tokens);
   const int64_t slot = pool ? load_index(a.read, n, column * spec.read_step) : n;
   auto live = [&](int64_t slot) { return !pool || (slot >= a.min_slot && slot < a.slots); };
   if (!live(slot)) return zero(first, first + tokens);

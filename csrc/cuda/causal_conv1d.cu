@@ -115,6 +115,7 @@ __device__ __forceinline__ void causal_conv1d(const CausalConv1dArgs& a) {
     slot = load_index(a.indices, slot);
     live = slot >= a.min_slot && slot < a.state.slots;
   }
+  if constexpr (ROLE == kMarked) live = live && (!a.also.words || also_live(a, chunk.n, 0));
   if (!live) return store_zeros<T, VEC>(y, a.y_at.stride_t, tokens);
 
   Pack<T, VEC> next[U];
@@ -171,7 +172,7 @@ __device__ __forceinline__ void causal_conv1d(const CausalConv1dArgs& a) {
 #pragma unroll
     for (int u = 0; u + 1 < U; ++u) next[u] = next[u + 1];
   }
-  if (!first || !a.state.data) return;
+  if (!first || !a.state.data || (ROLE == kMarked && a.reads_only)) return;
 
   // The new line: the last of (old line, the sequence's inputs). The window is in h unless other chunks follow.
   if (left > BT) {

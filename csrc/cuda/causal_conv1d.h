@@ -28,7 +28,13 @@ struct CausalConv1dArgs {
   int32_t line;     // columns of a state that count; the history is the last W - 1 of them, the others shift along
   int32_t history;  // flag: sequences continue their state, without has_state
 
+  // kMarked and kRows
+  TableArg also;   // [N, columns] slots of another pool, of which the accepted count says the column: those outside
+  int64_t n_also;  // [min_slot, n_also) make a row padding; words 0: not given
+  int64_t most_tokens;  // kRows: a row with more is padding
+
   // kMarked
+  int32_t reads_only;           // flag: states stay as they are
   TableArg seq_idx;             // [B, T]: taps do not cross its changes, negative ones give zeros; words 0: none
   LinesArg checkpoints;         // [slots, D, W - 1]; data null: none
   TableArg checkpoint_indices;  // [N, M] slots, of the multiples of checkpoint_every among a sequence's tokens

@@ -20,6 +20,13 @@ __device__ __forceinline__ int64_t bound(const CausalConv1dArgs& a, int64_t i) {
   return value < 0 ? 0 : value > a.T ? a.T : value;
 }
 
+// Whether row n has a slot in the other pool too.
+__device__ __forceinline__ bool also_live(const CausalConv1dArgs& a, int64_t n, int64_t column) {
+  if (column < 0 || column >= a.also.columns) return false;
+  const int64_t slot = load_index(a.also, n, column);
+  return slot >= a.min_slot && slot < a.n_also;
+}
+
 template <class T, int VEC>
 __device__ __forceinline__ void store_zeros(T* y, int64_t stride_t, int64_t tokens) {
   const Pack<T, VEC> zeros = {};
@@ -57,6 +64,8 @@ struct Row {
       position = live ? position % a.line : 0;
       first = position - H + (position < H ? a.line : 0);
     }
+    if (a.also.words) live = live && also_live(a, n, a.accepted.words ? first : 0);
+    live = live && tokens <= a.most_tokens;
     if (a.windows.data) live = live && tokens <= a.window_tokens;
     if (a.parents.words) live = live && tokens <= a.parents.columns;
   }

@@ -151,6 +151,10 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
       refused = column < 0 || column >= a.spec.read_columns;
       if (refused) column = 0;
     }
+    if (a.spec.also.words) {
+      const int64_t also = index_value(index_bits(a.spec.also, n), a.spec.also.words);
+      refused = refused || also < a.min_slot || also >= a.spec.n_also;
+    }
     if (pool) read = index_bits(a.read, n, column * a.spec.read_step);
     if (a.has_state) has_state = load_byte(a.has_state + n * a.has_state_stride);
     if (varlen) begin = index_bits(a.cu_seqlens, n), end = index_bits(a.cu_seqlens, n + 1);

@@ -37,6 +37,8 @@ struct SpecArgs {
   IndexArg parents;      // [N, tokens]: the token whose state token t continues from; words 0: the one before
   int64_t parents_step;  // from a token's entry to the next, in words
   CheckpointArgs checkpoints;
+  IndexArg also;  // [N] slots of another pool: those outside [min_slot, n_also) make a row padding; words 0: not given
+  int64_t n_also;
   const int64_t* seed;  // bf16 states are rounded at random (rounding.h) on their way to the pool; null: to nearest
   const float* scales;  // [HV], scales_stride apart: states are fp8 times this
   int64_t scales_stride;

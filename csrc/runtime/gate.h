@@ -28,9 +28,9 @@ inline float log2_of_gate(std::optional<double> gate_base) {
   return gate_base.has_value() ? 1.0f : 1.4426950408889634f;
 }
 
-// dtype of a state as kernels see it (see load_state): 0 not given, 1 fp32, 2 bf16, 3 fp16.
+// dtype of a state as kernels see it (see load_state): 0 not given, 1 fp32, 2 bf16, 3 fp16, 4 fp8.
 inline int32_t state_kind(const View& t) {
-  return !t.defined() ? 0 : t.dtype == DType::fp32 ? 1 : t.dtype == DType::bf16 ? 2 : 3;
+  return !t.defined() ? 0 : t.dtype == DType::fp32 ? 1 : t.dtype == DType::bf16 ? 2 : t.dtype == DType::fp16 ? 3 : 4;
 }
 
 }  // namespace gdn

@@ -123,9 +123,12 @@ def fused_recurrent_gated_delta_rule_packed_decode(
 def chunk_gated_delta_rule_update(
     q, k, v, g, beta, ssm_pool, ssm_indices, has_initial_state=None, cu_seqlens=None, scale=None, use_qk_l2norm_in_kernel=False,
     state_v_first=False, write_state=True, checkpoints=None, checkpoint_every=64, checkpoint_indices=None, prefix_lens=None, min_slot=0,
+    pool_scale=None, rounding_seed=None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """o, and the pool and the checkpoints as they are afterwards, in float64."""
-    before, pool = (ssm_pool.detach().to("cpu", F64, copy=True) for _ in range(2))
+    """o, and the pool and the checkpoints as they are afterwards, in float64: what was stored is not rounded (and fp8 pools
+    are multiplied by their scale)."""
+    unit = 1 if pool_scale is None else pool_scale.cpu().to(F64)[:, None, None]
+    before, pool = (ssm_pool.detach().to("cpu", F64, copy=True) * unit for _ in range(2))
     kept = None if checkpoints is None else checkpoints.detach().to("cpu", F64, copy=True)
     o = torch.zeros(*v.shape, dtype=F64)
     for n, (row, begin, end) in enumerate(sequences(*k.shape[:2], cu_seqlens)):
