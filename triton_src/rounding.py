@@ -13,8 +13,8 @@ def _mix(x):
 
 @triton.jit
 def round_at_random(x, seed, slot, element):
-    """x (fp32) to one of the two numbers of bf16 round it, by 16 random bits for element (hv * K + k) * V + v of a slot."""
-    one = tl.zeros(x.shape, tl.int64)  # a block: the interpreter warns of integers that wrap round
+    """x (fp32, two dimensions) to one of the two numbers of bf16 round it, by 16 random bits for element (hv * K + k) * V + v of a slot."""
+    one = tl.zeros([1, 1], tl.int64)  # a block, as the interpreter warns of numbers that wrap round; not x's, for its size
     key = (one + tl.load(seed)).to(tl.uint64, bitcast=True) + 0x9E3779B97F4A7C15
     key = _mix(_mix(key) + (one + slot).to(tl.uint64, bitcast=True) * 0x9E3779B97F4A7C15)
     r = element.to(tl.uint32) ^ key.to(tl.uint32)
