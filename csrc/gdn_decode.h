@@ -1,4 +1,4 @@
-// A layer's decode step by the launches of single ops.
+// A layer's decode step: in one launch, or by the launches of single ops.
 #pragma once
 
 #include "layer.h"
@@ -41,6 +41,59 @@ inline void composed(const Layer& layer, const Tensor& mixed_qkvz, const OptTens
   const Tensor z = layer.z(mixed_qkvz);
   GatedNorm(rows ? o : o_rows, layer.norm_weight, View(z), eps, norm_activation, norm_before_gate, 0, hf_rounding)
       .launch(rule.op, y, out_scale);
+}
+
+// Whether `one_launch` does it: a plain step of one token a row on states that are moved 16 bytes at a time.
+inline bool one_token(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule) {
+  const RecurrentSizes& s = rule.s;
+  return !runs_cpu_twins(layer.mixed.device) && s.T == 1 && !s.packed && s.K == s.V && (s.K == 64 || s.K == 128) &&
+         rule.update_state && !rule.slots.more() && !rule.slots.scales.defined() && !conv.windows.defined() &&
+         states_aligned(layer.pool);
+}
+
+inline void one_launch(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
+                       int64_t norm_activation, bool norm_before_gate, bool hf_rounding, const View& y) {
+  const RecurrentSizes& s = rule.s;
+  const View &mixed = layer.mixed, &ba = layer.one_row ? mixed : layer.ba;
+  const DType dtype = mixed.dtype;
+  const int64_t W = layer.conv_weight.size(1), r = layer.r, size = element_size(dtype);
+  const auto column = [&](const View& t, int64_t at) { return static_cast<char*>(t.data) + at * size; };
+  const int64_t b_at = layer.one_row ? layer.D + s.HV * s.V : 0, a_at = b_at + (layer.interleaved ? r : s.HV);
+  const auto gate = [&](int64_t at) {
+    return GateArg{{column(ba, at), ba.stride(0), 0, 1}, layer.interleaved ? 2 * r : r, static_cast<int32_t>(dtype)};
+  };
+
+  GdnDecodeStepArgs a{};
+  a.rule = recurrent_args(s, dtype, rule.scale, rule.l2norm);
+  a.rule.g = gate(a_at), a.rule.beta = gate(b_at);
+  a.rule.A_log = gate_arg(layer.A_log, false, r), a.rule.dt_bias = gate_arg(layer.dt_bias, false, r);
+  a.rule.h0 = a.rule.ht = layer.pool.data, a.rule.h0_stride = a.rule.ht_stride = layer.pool.stride(0);
+  a.rule.slots = layer.pool.size(0), a.rule.min_slot = std::max<int64_t>(rule.min_slot, 0);
+  a.rule.read = index_arg(rule.slots.read), a.rule.write = index_arg(rule.slots.write);
+
+  a.x = mixed.data, a.x_stride = mixed.stride(0), a.groups = groups_arg(conv.groups, layer.D);
+  a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 1);
+  a.lines = lines_arg(layer.conv_states, dtype, 1, W - 1), a.conv_slots = index_arg(conv.indices);
+  a.W = static_cast<int32_t>(W);
+
+  const int64_t group = 2 * s.K + 2 * r * s.V;  // columns of an interleaved one
+  a.z = column(mixed, layer.interleaved ? group - r * s.V : layer.D);
+  a.z_stride = mixed.stride(0), a.z_stride_h = layer.interleaved ? group : r * s.V;
+  a.weight = layer.norm_weight.data, a.weight_fp32 = layer.norm_weight.dtype == DType::fp32;
+  a.out_scale = static_cast<const float*>(layer.out_scale.data), a.y = y.data;
+  a.norm_activation = static_cast<int32_t>(norm_activation), a.gate_first = !norm_before_gate;
+  a.hf_rounding = hf_rounding, a.eps = static_cast<float>(eps);
+
+  // Clusters have 8 blocks at most, two for each value head.
+  const bool clusters = compiled_arch(rule.op, mixed.device) >= 90 && r <= 4;
+  const int64_t cluster = clusters ? 2 * r : 1, blocks = s.N * s.H * cluster;
+  a.H = static_cast<int32_t>(s.H), a.key_heads = divisor(s.H);
+  a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
+  a.blocks = static_cast<uint32_t>(blocks), a.ahead = 2 * static_cast<uint32_t>(multiprocessors(mixed.device));
+  pick<kernels::gdn_decode_step>(
+      rule.op, mixed.device,
+      {.S = layer.pool.dtype, .VFIRST = rule.v_first, .BK = static_cast<int>(s.K), .CLUSTER = clusters})
+      .launch(blocks, a, static_cast<int>(cluster));
 }
 
 }  // namespace gdn

@@ -55,6 +55,15 @@ FUSED_RECURRENT_RING = Kernel(
     tiles=("BV",),
     hot=lambda v: v["NT"] == 1,
 )
+GDN_DECODE_STEP = Kernel(
+    name="gdn_decode_step",
+    source="csrc/cuda/gdn_decode_step.cu",
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128), "CLUSTER": (False, True)},
+    tune=lambda v, arch: dict(warps=8),
+    hot=lambda v: v["CLUSTER"],
+    cpu=False,
+    early=True,
+)
 # Chunk kernels that hold whole rows of K: fast ones for 64-token chunks and K == BK, else any K <= BK.
 CHUNK_BK = {(64, True, 64), (64, True, 128), (64, False, 128), (64, False, 256), (32, False, 256), (16, False, 256)}
 

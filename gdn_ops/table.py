@@ -11,6 +11,7 @@ from gdn_ops.kernels import (
     FUSED_RECURRENT,
     FUSED_RECURRENT_RING,
     FUSED_RECURRENT_STEP,
+    GDN_DECODE_STEP,
     GATED_RMSNORM_FP8,
     MOVE_SLOTS,
     PREPARE_CHUNK_OFFSETS,
@@ -556,6 +557,7 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         out=True,
         replaces="the calls of every engine between a layer's projections, in decode and verify; vLLM fused_gdn_decode_post_conv_mtp",
+        kernels=(GDN_DECODE_STEP,),
     ),
 )
 

@@ -7,50 +7,16 @@
 // the cache.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
+#include "gated_norm.h"
 #include "gated_rmsnorm_fp8.h"
-#include "runtime/activation.h"
-
-#ifdef __CUDACC_RTC__
-#include <cuda_fp8.h>
-#else
-#include <torch/headeronly/util/Float8_e4m3fn.h>
-#endif
 
 namespace gdn {
 
 constexpr unsigned kAll = 0xffffffffu;
 
-__device__ __forceinline__ uint32_t to_fp8(float x) {
-#ifdef __CUDACC_RTC__
-  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-#else
-  x = x > kFp8Max ? kFp8Max : x < -kFp8Max ? -kFp8Max : x;
-  return torch::headeronly::Float8_e4m3fn(x).x;
-#endif
-}
-
-template <class T>
-__device__ __forceinline__ float rounded(float x) {
-  const T y = Number<T>::round(x);
-  return Number<T>::value(same_bits<typename Number<T>::Bits>(y));
-}
-
-// What the gate multiplies x by; where x is zero the result is, whatever z holds.
-__device__ __forceinline__ float gate_value(float x, float z, int32_t activation) {
-  if (activation < 0) return 1.0f;
-  if (x == 0.0f) z = 0.0f;
-  if (activation == kNone) return z;
-  const float s = 1.0f / (1.0f + expf(-z));
-  return activation == kSilu ? z * s : s;
-}
-
 template <class T>
 __device__ __forceinline__ float result(const GatedRmsnormFp8Args& a, float x, float factor, float w, float gate) {
-  float y = x * factor;
-  if (!a.hf_rounding) return y * w * gate;
-  y = rounded<T>(y) * w;
-  if (!a.weight_fp32) y = rounded<T>(y);
-  return rounded<T>(y * gate);
+  return normed(x, factor, w, gate, Number<T>::code, a.hf_rounding, a.weight_fp32);
 }
 
 // Offsets of row q of x and z.

@@ -1,7 +1,7 @@
 // Arguments of the gated norm with fp8 results (gated_rmsnorm_fp8.cu), as host, CPU twin and device see them.
 #pragma once
 
-#include "common.h"
+#include "gated_norm.h"
 
 namespace gdn {
 
@@ -21,7 +21,7 @@ struct GatedRmsnormFp8Args {
   float eps;
 };
 
-// The largest number of e4m3fn; the smallest maximum that a scale is made of.
-constexpr float kFp8Max = 448.0f, kSmallestMaximum = 1e-10f;
+// The smallest maximum that a scale is made of.
+constexpr float kSmallestMaximum = 1e-10f;
 
 }  // namespace gdn

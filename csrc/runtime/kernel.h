@@ -63,6 +63,10 @@ extern std::atomic<int> pretended_capability;
 
 // Index into Registry::archs of what runs on a GPU; throws, listing what was built, when nothing does.
 int find_arch(const char* op, int device);
+// What a GPU's kernels were compiled for (90: sm_90); 0 for the CPU.
+inline int compiled_arch(const char* op, Device device) {
+  return device.is_cpu() ? 0 : Registry::archs[find_arch(op, device.index)];
+}
 // Multiprocessors of a GPU; 1 for the CPU.
 int multiprocessors(Device device);
 // Loads a variant on a device if it is not there yet.

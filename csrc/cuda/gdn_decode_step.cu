@@ -1,0 +1,252 @@
+// A GDN layer between its projections for one token a row, in one launch, on states of K = V = 64 or 128:
+//   convolution step and SiLU, gates, l2norm, delta rule, gated RMS norm
+// Nothing is rounded on the way but states, at their stores.
+//
+// CLUSTER: a block has half of the columns of V of one value head, a cluster the value heads of a key head. Each block
+// works out q and k for itself; the first writes their new history once all have read the old one, and the halves of a
+// head exchange their sums of squares. Otherwise, for archs without clusters and for many value heads a key head, one
+// block has whole heads, one after another. States: head_state.h; the rule: fused_recurrent_step.cu.
+//
+// Compiles for the CPU with tests/emulated_warp.h.
+#include "gated_norm.h"
+#include "gates.h"
+#include "gdn_decode_step.h"
+#include "head_state.h"
+#include "overlap.h"
+
+namespace gdn {
+
+// One channel's convolution, as it is in memory.
+struct Channel {
+  static constexpr int kTaps = 4;
+  uint32_t x, bias, history[kTaps - 1], weight[kTaps];
+  int64_t line;
+
+  __device__ __forceinline__ void load_inputs(const GdnDecodeStepArgs& a, uint32_t n, int64_t d) {
+    const FilterArg& f = a.filter;
+    const int32_t dtype = a.rule.dtype;
+    x = load_bits(a.x, n * a.x_stride + column(a.groups, 1, d), dtype);
+    bias = f.bias ? load_bits(f.bias, d * f.bias_stride, f.bias_fp32 ? kFP32 : dtype) : 0;
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i)
+      weight[i] = i < a.W ? load_bits(f.weight, d * f.stride_d + i * f.stride_w, f.weight_fp32 ? kFP32 : dtype) : 0;
+  }
+
+  __device__ __forceinline__ void load_history(const GdnDecodeStepArgs& a, int64_t slot, int64_t d) {
+    line = slot * a.lines.stride_n + d * a.lines.stride_d;
+#pragma unroll
+    for (int i = 0; i < kTaps - 1; ++i)
+      history[i] = i < a.W - 1 ? load_bits(a.lines.data, line + i * a.lines.stride_l, line_dtype(a)) : 0;
+  }
+
+  // The new history: the old one without its first input, then x.
+  __device__ __forceinline__ void store_history(const GdnDecodeStepArgs& a) const {
+    const bool same = line_dtype(a) == a.rule.dtype;
+    const uint32_t newest = same ? x : __float_as_uint(bits_value(x, a.rule.dtype));
+#pragma unroll
+    for (int i = 0; i < kTaps - 1; ++i) {
+      if (i >= a.W - 1) break;
+      const uint32_t bits = i == a.W - 2 ? newest : i + 1 < kTaps - 1 ? history[i + 1] : 0;
+      const int64_t at = line + i * a.lines.stride_l;
+      if (line_dtype(a) == kFP32)
+        static_cast<uint32_t*>(a.lines.data)[at] = bits;
+      else
+        static_cast<uint16_t*>(a.lines.data)[at] = static_cast<uint16_t>(bits);
+    }
+  }
+
+  __device__ __forceinline__ float result(const GdnDecodeStepArgs& a) const {
+    const int32_t dtype = a.rule.dtype, weights = a.filter.weight_fp32 ? kFP32 : dtype;
+    float sum = a.filter.bias ? bits_value(bias, a.filter.bias_fp32 ? kFP32 : dtype) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kTaps; ++i) {
+      if (i >= a.W) break;
+      const float input =
+          i == a.W - 1 ? bits_value(x, dtype) : bits_value(history[i < kTaps - 1 ? i : 0], line_dtype(a));
+      sum = fmaf(bits_value(weight[i], weights), input, sum);
+    }
+    return a.filter.activation == kSilu ? silu(sum) : sum;
+  }
+
+  static __device__ __forceinline__ int32_t line_dtype(const GdnDecodeStepArgs& a) {
+    return a.lines.fp32 ? kFP32 : a.rule.dtype;
+  }
+};
+
+// What a block has: row n, key head h, and value heads [first, last) of its group, BV columns of V of each.
+template <class State, int V, int BV, bool CLUSTER>
+struct Share {
+  uint32_t n, h, first, last, rank;
+  int v0;
+
+  __device__ __forceinline__ Share(const GdnDecodeStepArgs& a, uint32_t block) {
+    constexpr uint32_t SLICES = V / BV;
+    const uint32_t unit = CLUSTER ? divide(block, a.by_cluster) : block;
+    rank = CLUSTER ? block - unit * a.cluster : 0;
+    n = divide(unit, a.key_heads), h = unit - n * a.H;
+    first = rank / SLICES, last = CLUSTER ? first + 1 : static_cast<uint32_t>(a.rule.group);
+    v0 = static_cast<int>(rank % SLICES) * BV;
+  }
+  // Where the state of value head j of the group is in a slot, in elements.
+  __device__ __forceinline__ int64_t at(const GdnDecodeStepArgs& a, uint32_t j) const {
+    return static_cast<int64_t>(h * a.rule.group + j) * a.rule.KV + State::origin(v0);
+  }
+};
+
+template <class S, bool VFIRST, int K, bool CLUSTER>
+__device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
+  constexpr int V = K, BV = CLUSTER ? V / 2 : V, WARPS = 8;
+  using State = HeadState<S, VFIRST, K, BV, WARPS>;
+  using Share = Share<State, V, BV, CLUSTER>;
+  static_assert(2 * K <= State::THREADS);
+  __shared__ float z[2 * K];                     // k, q
+  __shared__ float products[3];                  // k . k, q . q, k . q
+  __shared__ float sums[State::PARTS * 2 * BV];  // read-outs
+  __shared__ float w[BV];                        // u, times the norm of k
+  __shared__ float squares[BV / 32], square;     // of what is normalised: of 32 columns each, of this block's
+  __shared__ float decay, beta;
+  const FusedRecurrentArgs& rule = a.rule;
+  const int tid = threadIdx.x, warp = tid / 32;
+  const Share share(a, blockIdx.x);
+  const uint32_t n = share.n, h = share.h;
+
+  const auto prefetch = [&](uint32_t block) {
+    const Share share(a, block);
+    const int64_t slot = load_index(rule.read, share.n);
+    if (slot < rule.min_slot || slot >= rule.slots) return;
+    for (uint32_t j = share.first; j < share.last; ++j)
+      State::prefetch(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
+  };
+  if (blockIdx.x < a.ahead) prefetch(blockIdx.x);
+  wait_for_kernel_ahead();
+  let_next_kernel_start();
+
+  const IndexBits read = index_bits(rule.read, n), lines = index_bits(a.conv_slots, n);
+  IndexBits write = read;
+  if (rule.write.words) write = index_bits(rule.write, n);
+  Channel key;  // of q or k
+  const bool has_key = tid < 2 * K;
+  const int64_t key_channel = (tid < K ? a.H * K : -K) + static_cast<int64_t>(h) * K + tid;
+  if (has_key) key.load_inputs(a, n, key_channel);
+
+  const int64_t slot = index_value(read, rule.read.words), line = index_value(lines, a.conv_slots.words);
+  const int64_t to = rule.write.words ? index_value(write, rule.write.words) : slot;
+  const bool live = slot >= rule.min_slot && slot < rule.slots && line >= rule.min_slot && line < a.lines.slots;
+  if (live && has_key) key.load_history(a, line, key_channel);
+
+#pragma unroll 1
+  for (uint32_t j = share.first; j < share.last; ++j) {
+    const uint32_t hv = h * rule.group + j;
+    const int64_t y_at = (static_cast<int64_t>(n) * rule.HV + hv) * V + share.v0 + tid;
+    const auto store_y = [&](float y) {
+      if (a.out_scale)
+        static_cast<uint8_t*>(a.y)[y_at] = static_cast<uint8_t>(to_fp8(y / *a.out_scale));
+      else
+        store_rounded(a.y, y_at, y, rule.dtype);
+    };
+    if (!live) {  // padding; the same for all blocks of a cluster
+      if (tid < BV) store_y(0.0f);
+      continue;
+    }
+    State state;
+    state.load(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
+    Channel value;
+    uint32_t gate_bits = 0, weight_bits = 0;
+    const int32_t weights = a.weight_fp32 ? kFP32 : rule.dtype;
+    if (tid < BV) {
+      const int64_t d = 2 * static_cast<int64_t>(a.H) * K + static_cast<int64_t>(hv) * V + share.v0 + tid;
+      value.load_inputs(a, n, d), value.load_history(a, line, d);
+      gate_bits = load_bits(a.z, n * a.z_stride + h * a.z_stride_h + j * V + share.v0 + tid, rule.dtype);
+      weight_bits = load_bits(a.weight, share.v0 + tid, weights);
+    }
+    if (tid == State::THREADS - 1) {
+      const auto number = [&](const GateArg& x) {
+        return bits_value(load_bits(x.at.data, n * x.at.stride_r + h * x.stride_g + j * x.at.stride_h, x.dtype),
+                          x.dtype);
+      };
+      const auto of_head = [&](const GateArg& x) {
+        return bits_value(load_bits(x.at.data, hv * x.at.stride_h, x.dtype), x.dtype);
+      };
+      float g = number(rule.g), b = number(rule.beta);
+      raw_gates(g, b, of_head(rule.A_log), of_head(rule.dt_bias));
+      decay = expf(g), beta = b;
+    }
+    if (const uint32_t later = blockIdx.x + a.ahead; j == share.first && later < a.blocks) prefetch(later);
+
+    float v = 0;
+    if (has_key && j == share.first) {
+      z[tid] = key.result(a);
+      if (!CLUSTER) key.store_history(a);
+    }
+    if (tid < BV) v = value.result(a), value.store_history(a);
+    __syncthreads();
+
+    if (warp < 3) {  // one product a warp
+      const float *x = z + (warp == 1 ? K : 0), *y = z + (warp == 0 ? 0 : K);
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < K; i += 32) sum = fmaf(x[i + tid % 32], y[i + tid % 32], sum);
+#pragma unroll
+      for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+      if (tid % 32 == 0) products[warp] = sum;
+    }
+    state.unpack();
+    state.template read_out<2>(z, sums);
+    __syncthreads();
+
+    float o = 0, gate = 1;
+    if (tid < BV) {
+      const float kk = products[0], qq = products[1], kq = products[2];
+      const float r_k = rule.l2norm ? rsqrtf(kk + 1e-6f) : 1.0f;
+      const float r_q = rule.l2norm ? rule.scale * rsqrtf(qq + 1e-6f) : rule.scale;
+      const float s_k = r_k * State::template read<2>(sums, 0, tid), s_q = r_q * State::template read<2>(sums, 1, tid);
+      const float u = beta * fmaf(-decay, s_k, v);
+      w[tid] = r_k * u;
+      o = fmaf(u, kq * r_k * r_q, decay * s_q);
+      gate = gate_value(o, bits_value(gate_bits, rule.dtype), a.norm_activation);
+      if (a.gate_first) o *= gate, gate = 1.0f;
+      float sum = o * o;
+#pragma unroll
+      for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+      if (tid % 32 == 0) squares[warp] = sum;
+    }
+    __syncthreads();
+
+    // Halves of the columns are summed first, whoever has them.
+    constexpr int HALF = V / 64;
+    const auto half = [&](int i) { return HALF == 2 ? squares[2 * i] + squares[2 * i + (HALF > 1)] : squares[i]; };
+    if (CLUSTER) {
+      if (tid == 0) square = half(0);
+      cluster_arrive();  // this block has read its history, and left its sum
+    }
+    if (to >= rule.min_slot && to < rule.slots) {
+      state.fold(decay, z, w, 1);
+      state.store(static_cast<S*>(rule.ht) + to * rule.ht_stride + share.at(a, j), V);
+    }
+    float all = 0;
+    if constexpr (CLUSTER) {
+      cluster_wait();
+      if (share.rank == 0 && has_key) key.store_history(a);
+      all = of_block(&square, share.rank & ~1u) + of_block(&square, share.rank | 1u);
+      cluster_arrive();  // this block has read the others' sums
+    } else {
+      all = half(0) + half(1);
+    }
+    if (tid < BV) {
+      const float factor = rsqrtf(all / V + a.eps);
+      store_y(normed(o, factor, bits_value(weight_bits, weights), gate, rule.dtype, a.hf_rounding, a.weight_fp32));
+    }
+    if (CLUSTER)
+      cluster_wait();
+    else
+      __syncthreads();  // before the next head's sums
+  }
+}
+
+}  // namespace gdn
+
+#define GDN_KERNEL(symbol, S, VFIRST, BK, CLUSTER)                                                                \
+  extern "C" __global__ void __launch_bounds__(256, 2) symbol(const __grid_constant__ gdn::GdnDecodeStepArgs a) { \
+    gdn::gdn_decode_step<S, VFIRST, BK, CLUSTER>(a);                                                              \
+  }
+GDN_VARIANTS(GDN_KERNEL)

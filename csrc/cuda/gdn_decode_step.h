@@ -1,0 +1,36 @@
+// Arguments of the one-launch layer (gdn_decode_step.cu), as host and device see them.
+#pragma once
+
+#include "conv.h"
+#include "fused_recurrent.h"
+
+namespace gdn {
+
+struct GdnDecodeStepArgs {
+  FusedRecurrentArgs rule;  // of one token a row; q, k, v and o are not read
+  // convolution
+  const void* x;  // [N, columns], x_stride apart
+  int64_t x_stride;
+  GroupsArg groups;  // where x's channels [q | k | v] are
+  FilterArg filter;
+  LinesArg lines;  // the first W - 1 columns count
+  IndexArg conv_slots;
+  int32_t W;
+  // norm
+  const void* z;  // of value head hv of row n at n * z_stride + hv / group * z_stride_h + hv % group * V
+  int64_t z_stride, z_stride_h;
+  const void* weight;      // [V]
+  const float* out_scale;  // [1]: y is fp8, divided by it; null: y has the activations' dtype
+  void* y;                 // [N, HV, V]
+  int32_t weight_fp32, norm_activation, gate_first, hf_rounding;  // flags but for the activation
+  float eps;
+
+  int32_t H;
+  Divisor key_heads;   // H
+  Divisor by_cluster;  // blocks of a cluster: of one row's key head
+  uint32_t cluster;
+  uint32_t blocks;  // of the launch
+  uint32_t ahead;   // a block asks for the state of the one this much later
+};
+
+}  // namespace gdn
