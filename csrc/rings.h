@@ -61,7 +61,9 @@ inline void launch_ring(const Picked<kernels::fused_recurrent_ring>& kernel, con
                         FusedRecurrentRingArgs a) {
   const int64_t slices = ceil_div(s.V, kernel.tiles.BV);
   a.slices = divisor(slices), a.units = divisor(s.HV * slices), a.n_slices = static_cast<int32_t>(slices);
-  kernel.launch((s.N + s.packed) * s.HV * slices, a);
+  const int64_t blocks = (s.N + s.packed) * s.HV * slices;
+  a.blocks = static_cast<uint32_t>(blocks), a.ahead = 2 * static_cast<uint32_t>(multiprocessors(kernel.device));
+  kernel.launch(blocks, a);
 }
 
 }  // namespace gdn

@@ -41,8 +41,8 @@ FUSED_RECURRENT_STEP = Kernel(
 
 
 def _ring_tune(v: dict, arch: int) -> dict:
-    """BV: columns of V a block holds: with more tokens, or of fp32 elsewhere than on sm_90, all 128 would not fit in registers."""
-    whole = v["NT"] == 1 and (v["S"] != "fp32" or arch == 90)
+    """BV: columns of V a block holds: with more tokens, all 128 would not fit in registers, and fp32 is faster in halves."""
+    whole = v["NT"] == 1 and v["S"] != "fp32"
     return dict(warps=8, BV={64: 64, 128: 128 if whole else 64, 256: 32}[v["BK"]])
 
 
@@ -54,6 +54,7 @@ FUSED_RECURRENT_RING = Kernel(
     tune=_ring_tune,
     tiles=("BV",),
     hot=lambda v: v["NT"] == 1,
+    early=True,
 )
 GDN_DECODE_STEP = Kernel(
     name="gdn_decode_step",

@@ -17,6 +17,7 @@
 #include "gates.h"
 #include "head_state.h"
 #include "masked_state.h"
+#include "overlap.h"
 
 namespace gdn {
 
@@ -124,6 +125,23 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   int unit = static_cast<int>(blockIdx.x - n * static_cast<uint32_t>(a.HV * slices));
   const uint32_t h = divide(divide(unit, a.slices), a.ratio);
   const int first_unit = static_cast<int>(h) * group_units;
+
+  // As in fused_recurrent_step.cu.
+  const auto prefetch = [&](uint32_t block) {
+    const uint32_t n = divide(block, a.units), unit = block - n * static_cast<uint32_t>(a.HV * slices);
+    if (n >= a.N) return;
+    const uint32_t hv = divide(unit, a.slices);
+    const int v0 = static_cast<int>(unit - hv * slices) * BV;
+    const int64_t slot = load_index(a.read, n);
+    if constexpr (!MASKED)
+      if (slot >= a.min_slot && slot < a.slots)
+        State::prefetch(static_cast<const S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V +
+                            (VFIRST ? v0 * K : v0),
+                        V);
+  };
+  if (blockIdx.x < a.ahead) prefetch(blockIdx.x);
+  wait_for_kernel_ahead();
+  let_next_kernel_start();
   const bool commits = a.entries.words != 0, varlen = a.cu_seqlens.words != 0, outside = varlen && n == a.N;
 
   // The row: its tokens, slot and entries. Program n == N has the tokens of no row.
@@ -163,6 +181,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   const int step_k = a.H * K, step_u = a.HV * V;
   const int end_unit = group_at_once ? first_unit + group_units : unit + 1;
   const bool has_keys = unit == first_unit;
+  const int start = unit;
 #pragma unroll 1
   for (; unit < end_unit; ++unit) {
     const uint32_t hv = divide(unit, a.slices);
@@ -187,6 +206,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
     load_tokens(0);
     State state = Made::make(K, V - v0);
     state.load(tile, V);
+    if (const uint32_t later = blockIdx.x + a.ahead; unit == start && later < a.blocks) prefetch(later);
     if (warp == 0) store_weights(weights, ring_g, a.HV, m);
     if constexpr (NT > 1) state.unpack();
 
