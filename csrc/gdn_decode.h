@@ -1,6 +1,8 @@
 // A layer's decode step: in one launch, or by the launches of single ops.
 #pragma once
 
+#include <cstdlib>
+
 #include "layer.h"
 
 namespace gdn {
@@ -46,9 +48,9 @@ inline void composed(const Layer& layer, const Tensor& mixed_qkvz, const OptTens
 // Whether `one_launch` does it: a plain step of one token a row on states that are moved 16 bytes at a time.
 inline bool one_token(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule) {
   const RecurrentSizes& s = rule.s;
-  return !runs_cpu_twins(layer.mixed.device) && s.T == 1 && !s.packed && s.K == s.V && (s.K == 64 || s.K == 128) &&
-         rule.update_state && !rule.slots.more() && !rule.slots.scales.defined() && !conv.windows.defined() &&
-         states_aligned(layer.pool);
+  return !runs_cpu_twins(layer.mixed.device) && s.T == 1 && !s.packed && s.K == 128 && s.V == 128 &&
+         layer.mixed.dtype != DType::fp32 && rule.update_state && !rule.slots.more() && !rule.slots.scales.defined() &&
+         !conv.windows.defined() && states_aligned(layer.pool);
 }
 
 inline void one_launch(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
@@ -72,7 +74,7 @@ inline void one_launch(const Layer& layer, const Conv& conv, const RecurrentUpda
   a.rule.read = index_arg(rule.slots.read), a.rule.write = index_arg(rule.slots.write);
 
   a.x = mixed.data, a.x_stride = mixed.stride(0), a.groups = groups_arg(conv.groups, layer.D);
-  a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 1);
+  a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 4);
   a.lines = lines_arg(layer.conv_states, dtype, 1, W - 1), a.conv_slots = index_arg(conv.indices);
   a.W = static_cast<int32_t>(W);
 
@@ -84,15 +86,18 @@ inline void one_launch(const Layer& layer, const Conv& conv, const RecurrentUpda
   a.norm_activation = static_cast<int32_t>(norm_activation), a.gate_first = !norm_before_gate;
   a.hf_rounding = hf_rounding, a.eps = static_cast<float>(eps);
 
-  // Clusters have 8 blocks at most, two for each value head.
-  const bool clusters = compiled_arch(rule.op, mixed.device) >= 90 && r <= 4;
-  const int64_t cluster = clusters ? 2 * r : 1, blocks = s.N * s.H * cluster;
+  // Clusters have 8 blocks at most. Halves of heads where whole ones would not fill the GPU; the bits are the same.
+  const bool clusters = compiled_arch(rule.op, mixed.device) >= 90 && r <= 8;
+  const int halves = getenv("GDN_HALVES") ? atoi(getenv("GDN_HALVES")) : r <= 4 && s.N * s.HV < 128 ? 2 : 1;
+  const int64_t cluster = clusters && halves ? halves * r : 1, blocks = s.N * s.H * cluster;
   a.H = static_cast<int32_t>(s.H), a.key_heads = divisor(s.H);
   a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
   a.blocks = static_cast<uint32_t>(blocks), a.ahead = 2 * static_cast<uint32_t>(multiprocessors(mixed.device));
-  pick<kernels::gdn_decode_step>(
-      rule.op, mixed.device,
-      {.S = layer.pool.dtype, .VFIRST = rule.v_first, .BK = static_cast<int>(s.K), .CLUSTER = clusters})
+  pick<kernels::gdn_decode_step>(rule.op, mixed.device,
+                                 {.S = layer.pool.dtype,
+                                  .T = dtype,
+                                  .VFIRST = rule.v_first,
+                                  .CLUSTER = clusters && !(getenv("GDN_HALVES") && halves == 0) ? halves : 0})
       .launch(blocks, a, static_cast<int>(cluster));
 }
 

@@ -59,9 +59,9 @@ FUSED_RECURRENT_RING = Kernel(
 GDN_DECODE_STEP = Kernel(
     name="gdn_decode_step",
     source="csrc/cuda/gdn_decode_step.cu",
-    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128), "CLUSTER": (False, True)},
+    keys={"S": FLOAT, "T": HALF, "VFIRST": (False, True), "CLUSTER": (0, 1, 2)},
     tune=lambda v, arch: dict(warps=8),
-    hot=lambda v: v["CLUSTER"],
+    hot=lambda v: v["CLUSTER"] == 2,
     cpu=False,
     early=True,
 )

@@ -46,8 +46,14 @@ def composed(mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, conv_weight, 
 
 def is_plain(args) -> bool:
     """One token a row of whole heads, which a GPU does in one launch, without rounding between."""
-    return args["mixed_qkvz"].dim() == 2 and not {"cu_seqlens", "ssm_indices", "intermediate_windows"} & set(args) and \
-        args["ssm_pool"].shape[2] == args["ssm_pool"].shape[3] in (64, 128)  # fmt: skip
+    slots, (K, V) = args.get("ssm_indices"), args["ssm_pool"].shape[2:]
+    return (
+        args["mixed_qkvz"].dim() == 2
+        and not {"cu_seqlens", "intermediate_windows"} & set(args)
+        and (slots is None or slots.dim() == 1)
+        and K == V == 128
+        and args["mixed_qkvz"].dtype != torch.float32
+    )
 
 
 @SAMPLES
@@ -91,15 +97,16 @@ def test_launches(build):
 
 
 @pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("K", [64, 128])
 @pytest.mark.parametrize("v_first", [False, True])
 @pytest.mark.parametrize("heads", [(1, 1), (2, 4), (1, 3), (1, 4), (1, 8)])
-def test_one_launch(backend, heads, v_first, K, state):
+def test_one_launch(backend, heads, v_first, state):
     """Nothing but the stores rounds: a state is as near to float64 as fp32 sums are, whatever the activations' dtype."""
-    H, HV = heads
+    (H, HV), K = heads, 128
     r, N, wide = Draw(backend.device, 5), 3, 2 * H * K + 2 * HV * K
     D = wide - HV * K
-    args = dict(mixed_qkvz=r.normal(N, wide + 3)[:, 1 : wide + 1], ba=r.normal(N, 2 * HV), cache_indices=r.ints([4, 0, 2]))
+    dtype = torch.bfloat16 if state == torch.float32 else torch.float16
+    args = dict(mixed_qkvz=r.normal(N, wide + 3, dtype=dtype)[:, 1 : wide + 1], ba=r.normal(N, 2 * HV, dtype=dtype))
+    args |= dict(cache_indices=r.ints([4, 0, 2]))
     args |= dict(conv_states=r.normal(5, 3, D, dtype=torch.float32).mT, ssm_pool=r.normal(5, HV, K, K, scale=0.1).to(state))
     args |= dict(conv_weight=r.normal(D, 4, scale=0.5), conv_bias=r.normal(D), A_log=r.normal(HV), dt_bias=r.normal(HV))
     args |= dict(norm_weight=r.normal(K), state_v_first=v_first, ssm_write_indices=r.ints([3, 0, 2]), min_slot=1)
@@ -107,7 +114,7 @@ def test_one_launch(backend, heads, v_first, K, state):
     y_want, conv_want, pool_want, *_ = reference.gdn_decode(**args)
     y = OP(**args)
     assert_close(y.float(), y_want, 3e-3)
-    exact = backend.name == "cuda" or backend.name == "interpreter"
+    exact = backend.name != "cpu"  # the twin is the single ops
     assert_close(args["ssm_pool"], pool_want, 3e-3 if state == torch.bfloat16 or not exact else 2e-6)
     assert_close(args["conv_states"], conv_want, 1e-7)
     assert not y[1].any() and same(args["ssm_pool"][:2], before["ssm_pool"][:2]) and same(args["ssm_pool"][4], before["ssm_pool"][4])

@@ -127,17 +127,26 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   const int first_unit = static_cast<int>(h) * group_units;
 
   // As in fused_recurrent_step.cu.
+  const auto h_of = [&](uint32_t hv) { return divide(hv, a.ratio); };
   const auto prefetch = [&](uint32_t block) {
     const uint32_t n = divide(block, a.units), unit = block - n * static_cast<uint32_t>(a.HV * slices);
     if (n >= a.N) return;
     const uint32_t hv = divide(unit, a.slices);
     const int v0 = static_cast<int>(unit - hv * slices) * BV;
     const int64_t slot = load_index(a.read, n);
+    if (MASKED || slot < a.min_slot || slot >= a.slots) return;
+    if (const int64_t m = a.entries.words ? 0 : load_index(a.lengths, slot); m > 0 && m <= a.R) {  // and its entries
+      constexpr int KEY = BK / 32, U = BV / 32;                                                    // lines
+      for (int i = tid; i < m * KEY; i += THREADS)
+        prefetch_line(a.ring_k.data + slot * a.ring_k.stride + (i / KEY * a.H + h_of(hv)) * K + i % KEY * 32);
+      for (int i = tid; i < m * U; i += THREADS)
+        prefetch_line(a.ring_u.data + slot * a.ring_u.stride + (i / U * a.HV + hv) * V + v0 + i % U * 32);
+      if (tid < m) prefetch_line(a.ring_g.data + slot * a.ring_g.stride + tid * a.HV + hv);
+    }
     if constexpr (!MASKED)
-      if (slot >= a.min_slot && slot < a.slots)
-        State::prefetch(static_cast<const S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V +
-                            (VFIRST ? v0 * K : v0),
-                        V);
+      State::prefetch(static_cast<const S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V +
+                          (VFIRST ? v0 * K : v0),
+                      V);
   };
   if (blockIdx.x < a.ahead) prefetch(blockIdx.x);
   wait_for_kernel_ahead();
@@ -173,7 +182,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   const int m = static_cast<int>(entries);
   const bool due = commits ? m > 0 : m + tokens > a.R;
   if (tokens == 0 && !due) return;
-  const bool group_at_once = due && !commits;
+  const bool group_at_once = due && !commits && !a.clusters;
   if (group_at_once && unit != first_unit) return;
 
   const int to = due ? 0 : m;  // where the tokens' entries go
@@ -326,7 +335,9 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
     }
   }
 
+  if (due && a.clusters) cluster_arrive();
   if (!due || !has_keys) return;
+  if (a.clusters) cluster_wait();
   if constexpr (NT == 1) {
     if (tid < K && tokens > 0) ring_k[tid] = z[tid];
   } else {

@@ -1,11 +1,11 @@
-// A GDN layer between its projections for one token a row, in one launch, on states of K = V = 64 or 128:
+// A GDN layer between its projections for one token a row, in one launch, on states of K = V = 128:
 //   convolution step and SiLU, gates, l2norm, delta rule, gated RMS norm
 // Nothing is rounded on the way but states, at their stores.
 //
-// CLUSTER: a block has half of the columns of V of one value head, a cluster the value heads of a key head. Each block
-// works out q and k for itself; the first writes their new history once all have read the old one, and the halves of a
-// head exchange their sums of squares. Otherwise, for archs without clusters and for many value heads a key head, one
-// block has whole heads, one after another. States: head_state.h; the rule: fused_recurrent_step.cu.
+// CLUSTER: a cluster has the value heads of a key head, a block one of them (1) or, for few rows, half of its columns
+// of V (2). Each block works out q and k for itself; the first writes their new history once all have read the old one,
+// and the halves of a head exchange their sums of squares. 0, for archs without clusters: one block has the heads, one
+// after another. States: head_state.h; the rule: fused_recurrent_step.cu.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "gated_norm.h"
@@ -17,19 +17,26 @@
 namespace gdn {
 
 // One channel's convolution, as it is in memory.
+template <class T>
 struct Channel {
   static constexpr int kTaps = 4;
+  static constexpr int32_t dtype = Number<T>::code;
   uint32_t x, bias, history[kTaps - 1], weight[kTaps];
   int64_t line;
 
   __device__ __forceinline__ void load_inputs(const GdnDecodeStepArgs& a, uint32_t n, int64_t d) {
     const FilterArg& f = a.filter;
-    const int32_t dtype = a.rule.dtype;
     x = load_bits(a.x, n * a.x_stride + column(a.groups, 1, d), dtype);
     bias = f.bias ? load_bits(f.bias, d * f.bias_stride, f.bias_fp32 ? kFP32 : dtype) : 0;
+    if (f.packed && a.W == kTaps) {
+      const auto* p = static_cast<const uint32_t*>(f.weight) + d * 2;
+      const uint32_t low = p[0], high = p[1];
+      weight[0] = low & 0xffff, weight[1] = low >> 16, weight[2] = high & 0xffff, weight[3] = high >> 16;
+    } else {
 #pragma unroll
-    for (int i = 0; i < kTaps; ++i)
-      weight[i] = i < a.W ? load_bits(f.weight, d * f.stride_d + i * f.stride_w, f.weight_fp32 ? kFP32 : dtype) : 0;
+      for (int i = 0; i < kTaps; ++i)
+        weight[i] = i < a.W ? load_bits(f.weight, d * f.stride_d + i * f.stride_w, f.weight_fp32 ? kFP32 : dtype) : 0;
+    }
   }
 
   __device__ __forceinline__ void load_history(const GdnDecodeStepArgs& a, int64_t slot, int64_t d) {
@@ -41,8 +48,8 @@ struct Channel {
 
   // The new history: the old one without its first input, then x.
   __device__ __forceinline__ void store_history(const GdnDecodeStepArgs& a) const {
-    const bool same = line_dtype(a) == a.rule.dtype;
-    const uint32_t newest = same ? x : __float_as_uint(bits_value(x, a.rule.dtype));
+    const bool same = line_dtype(a) == dtype;
+    const uint32_t newest = same ? x : __float_as_uint(bits_value(x, dtype));
 #pragma unroll
     for (int i = 0; i < kTaps - 1; ++i) {
       if (i >= a.W - 1) break;
@@ -56,7 +63,7 @@ struct Channel {
   }
 
   __device__ __forceinline__ float result(const GdnDecodeStepArgs& a) const {
-    const int32_t dtype = a.rule.dtype, weights = a.filter.weight_fp32 ? kFP32 : dtype;
+    const int32_t weights = a.filter.weight_fp32 ? kFP32 : dtype;
     float sum = a.filter.bias ? bits_value(bias, a.filter.bias_fp32 ? kFP32 : dtype) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kTaps; ++i) {
@@ -69,12 +76,19 @@ struct Channel {
   }
 
   static __device__ __forceinline__ int32_t line_dtype(const GdnDecodeStepArgs& a) {
-    return a.lines.fp32 ? kFP32 : a.rule.dtype;
+    return a.lines.fp32 ? kFP32 : dtype;
   }
 };
 
+__device__ __forceinline__ void prefetch_history(const GdnDecodeStepArgs& a, uint32_t n, int64_t d) {
+  const int64_t slot = load_index(a.conv_slots, n);
+  if (slot < a.rule.min_slot || slot >= a.lines.slots) return;
+  const int64_t at = slot * a.lines.stride_n + d * a.lines.stride_d;
+  prefetch_line(static_cast<const char*>(a.lines.data) + at * (a.lines.fp32 ? 4 : 2));
+}
+
 // What a block has: row n, key head h, and value heads [first, last) of its group, BV columns of V of each.
-template <class State, int V, int BV, bool CLUSTER>
+template <class State, int V, int BV, int CLUSTER>
 struct Share {
   uint32_t n, h, first, last, rank;
   int v0;
@@ -93,9 +107,9 @@ struct Share {
   }
 };
 
-template <class S, bool VFIRST, int K, bool CLUSTER>
+template <class S, class T, bool VFIRST, int CLUSTER>
 __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
-  constexpr int V = K, BV = CLUSTER ? V / 2 : V, WARPS = 8;
+  constexpr int K = 128, V = K, BV = CLUSTER == 2 ? V / 2 : V, WARPS = 8;
   using State = HeadState<S, VFIRST, K, BV, WARPS>;
   using Share = Share<State, V, BV, CLUSTER>;
   static_assert(2 * K <= State::THREADS);
@@ -105,6 +119,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   __shared__ float w[BV];                        // u, times the norm of k
   __shared__ float squares[BV / 32], square;     // of what is normalised: of 32 columns each, of this block's
   __shared__ float decay, beta;
+  constexpr int32_t kDtype = Number<T>::code;
   const FusedRecurrentArgs& rule = a.rule;
   const int tid = threadIdx.x, warp = tid / 32;
   const Share share(a, blockIdx.x);
@@ -114,6 +129,13 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     const Share share(a, block);
     const int64_t slot = load_index(rule.read, share.n);
     if (slot < rule.min_slot || slot >= rule.slots) return;
+    if (tid % 16 == 0) {  // 16 channels are on a line, or two
+      prefetch_history(a, share.n, (tid < K ? a.H * K : -K) + static_cast<int64_t>(share.h) * K + tid);
+      if (tid < BV)
+        prefetch_history(a, share.n,
+                         2 * static_cast<int64_t>(a.H) * K +
+                             (static_cast<int64_t>(share.h) * rule.group + share.first) * V + share.v0 + tid);
+    }
     for (uint32_t j = share.first; j < share.last; ++j)
       State::prefetch(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
   };
@@ -124,7 +146,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   const IndexBits read = index_bits(rule.read, n), lines = index_bits(a.conv_slots, n);
   IndexBits write = read;
   if (rule.write.words) write = index_bits(rule.write, n);
-  Channel key;  // of q or k
+  Channel<T> key;  // of q or k
   const bool has_key = tid < 2 * K;
   const int64_t key_channel = (tid < K ? a.H * K : -K) + static_cast<int64_t>(h) * K + tid;
   if (has_key) key.load_inputs(a, n, key_channel);
@@ -142,7 +164,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       if (a.out_scale)
         static_cast<uint8_t*>(a.y)[y_at] = static_cast<uint8_t>(to_fp8(y / *a.out_scale));
       else
-        store_rounded(a.y, y_at, y, rule.dtype);
+        store_rounded(a.y, y_at, y, kDtype);
     };
     if (!live) {  // padding; the same for all blocks of a cluster
       if (tid < BV) store_y(0.0f);
@@ -150,13 +172,13 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     }
     State state;
     state.load(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
-    Channel value;
+    Channel<T> value;
     uint32_t gate_bits = 0, weight_bits = 0;
-    const int32_t weights = a.weight_fp32 ? kFP32 : rule.dtype;
+    const int32_t weights = a.weight_fp32 ? kFP32 : kDtype;
     if (tid < BV) {
       const int64_t d = 2 * static_cast<int64_t>(a.H) * K + static_cast<int64_t>(hv) * V + share.v0 + tid;
       value.load_inputs(a, n, d), value.load_history(a, line, d);
-      gate_bits = load_bits(a.z, n * a.z_stride + h * a.z_stride_h + j * V + share.v0 + tid, rule.dtype);
+      gate_bits = load_bits(a.z, n * a.z_stride + h * a.z_stride_h + j * V + share.v0 + tid, kDtype);
       weight_bits = load_bits(a.weight, share.v0 + tid, weights);
     }
     if (tid == State::THREADS - 1) {
@@ -203,7 +225,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       const float u = beta * fmaf(-decay, s_k, v);
       w[tid] = r_k * u;
       o = fmaf(u, kq * r_k * r_q, decay * s_q);
-      gate = gate_value(o, bits_value(gate_bits, rule.dtype), a.norm_activation);
+      gate = gate_value(o, bits_value(gate_bits, kDtype), a.norm_activation);
       if (a.gate_first) o *= gate, gate = 1.0f;
       float sum = o * o;
 #pragma unroll
@@ -213,20 +235,17 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     __syncthreads();
 
     // Halves of the columns are summed first, whoever has them.
-    constexpr int HALF = V / 64;
-    const auto half = [&](int i) { return HALF == 2 ? squares[2 * i] + squares[2 * i + (HALF > 1)] : squares[i]; };
-    if (CLUSTER) {
-      if (tid == 0) square = half(0);
-      cluster_arrive();  // this block has read its history, and left its sum
-    }
+    constexpr int MORE = V / 64 - 1;  // sums of a half after its first
+    const auto half = [&](int i) { return squares[i * (1 + MORE)] + (MORE ? squares[i * (1 + MORE) + MORE] : 0.0f); };
+    if (CLUSTER == 2 && tid == 0) square = half(0);
+    if (CLUSTER) cluster_arrive();  // this block has read the history, and left its sum
     if (to >= rule.min_slot && to < rule.slots) {
       state.fold(decay, z, w, 1);
       state.store(static_cast<S*>(rule.ht) + to * rule.ht_stride + share.at(a, j), V);
     }
     float all = 0;
-    if constexpr (CLUSTER) {
+    if constexpr (CLUSTER == 2) {
       cluster_wait();
-      if (share.rank == 0 && has_key) key.store_history(a);
       all = of_block(&square, share.rank & ~1u) + of_block(&square, share.rank | 1u);
       cluster_arrive();  // this block has read the others' sums
     } else {
@@ -234,19 +253,20 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     }
     if (tid < BV) {
       const float factor = rsqrtf(all / V + a.eps);
-      store_y(normed(o, factor, bits_value(weight_bits, weights), gate, rule.dtype, a.hf_rounding, a.weight_fp32));
+      store_y(normed(o, factor, bits_value(weight_bits, weights), gate, kDtype, a.hf_rounding, a.weight_fp32));
     }
-    if (CLUSTER)
-      cluster_wait();
-    else
-      __syncthreads();  // before the next head's sums
+    if (CLUSTER == 0) __syncthreads();  // before the next head's sums
+    if (CLUSTER == 2) cluster_wait();
+    if (CLUSTER == 1 && share.rank == 0) cluster_wait();
+    if (CLUSTER && share.rank == 0 && has_key) key.store_history(a);
   }
 }
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, VFIRST, BK, CLUSTER)                                                                \
-  extern "C" __global__ void __launch_bounds__(256, 2) symbol(const __grid_constant__ gdn::GdnDecodeStepArgs a) { \
-    gdn::gdn_decode_step<S, VFIRST, BK, CLUSTER>(a);                                                              \
+#define GDN_KERNEL(symbol, S, T, VFIRST, CLUSTER)                         \
+  extern "C" __global__ void __launch_bounds__(256, CLUSTER == 2 ? 3 : 2) \
+      symbol(const __grid_constant__ gdn::GdnDecodeStepArgs a) {          \
+    gdn::gdn_decode_step<S, T, VFIRST, CLUSTER>(a);                       \
   }
 GDN_VARIANTS(GDN_KERNEL)
