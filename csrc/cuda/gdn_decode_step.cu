@@ -201,6 +201,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       if (!CLUSTER) key.store_history(a);
     }
     if (tid < BV) v = value.result(a), value.store_history(a);
+    if (CLUSTER == 1) cluster_arrive_relaxed();  // this block has read the history
     __syncthreads();
 
     if (warp < 3) {  // one product a warp
@@ -237,8 +238,10 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     // Halves of the columns are summed first, whoever has them.
     constexpr int MORE = V / 64 - 1;  // sums of a half after its first
     const auto half = [&](int i) { return squares[i * (1 + MORE)] + (MORE ? squares[i * (1 + MORE) + MORE] : 0.0f); };
-    if (CLUSTER == 2 && tid == 0) square = half(0);
-    if (CLUSTER) cluster_arrive();  // this block has read the history, and left its sum
+    if (CLUSTER == 2) {
+      if (tid == 0) square = half(0);
+      cluster_arrive();  // this block has read the history, and left its sum
+    }
     if (to >= rule.min_slot && to < rule.slots) {
       state.fold(decay, z, w, 1);
       state.store(static_cast<S*>(rule.ht) + to * rule.ht_stride + share.at(a, j), V);
