@@ -112,9 +112,8 @@ struct PoolSlots {
   // Whether a state is stored after every token: the table that says where has a column for each.
   bool every() const { return (write.defined() ? write : read).dim == 2; }
   // Whether a plain step would not do: reading and writing one slot a row, as the pool's numbers are.
-  bool more() const {
-    return read.dim == 2 || every() || steps.defined() || parents.defined() || seed.defined() || second.slots.defined();
-  }
+  bool special() const { return read.dim == 2 || every() || steps.defined() || parents.defined() || seed.defined(); }
+  bool more() const { return special() || second.slots.defined(); }
 
   void check(Checks& checks, const RecurrentSizes& s, const View& pool, bool state_v_first) const {
     check_rounding(checks, s, pool, scales, seed);

@@ -61,7 +61,6 @@ GDN_DECODE_STEP = Kernel(
     source="csrc/cuda/gdn_decode_step.cu",
     keys={"S": FLOAT, "T": HALF, "VFIRST": (False, True), "CLUSTER": (0, 1, 2)},
     tune=lambda v, arch: dict(warps=8),
-    hot=lambda v: v["CLUSTER"] == 2,
     cpu=False,
     early=True,
 )

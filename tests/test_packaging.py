@@ -70,9 +70,9 @@ def test_platform_tag_covers_every_symbol_version():
 
 
 def test_size():
-    """12.5 MB an arch: about 12 on average with ring decode, which is 1.7 of it; a pack that doubles is seen."""
+    """sm_90 takes 14.3 MB, 1.9 of them ring decode; a pack that doubles is seen."""
     archs = len(gdn_ops.build_info()["archs"])
-    assert _library.PATH.stat().st_size <= archs * 12.5e6
+    assert _library.PATH.stat().st_size <= archs * 15e6
 
 
 def test_every_kernel_is_built_for_every_arch():
