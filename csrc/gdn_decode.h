@@ -47,8 +47,8 @@ inline void composed(const Layer& layer, const Tensor& mixed_qkvz, const OptTens
 inline bool one_token(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule) {
   const RecurrentSizes& s = rule.s;
   return !runs_cpu_twins(layer.mixed.device) && s.T == 1 && !s.packed && s.K == 128 && s.V == 128 &&
-         layer.mixed.dtype != DType::fp32 && rule.update_state && !rule.slots.special() && !rule.slots.scales.defined() &&
-         !conv.windows.defined() && states_aligned(layer.pool);
+         layer.mixed.dtype != DType::fp32 && rule.update_state && !rule.slots.special() &&
+         !rule.slots.scales.defined() && !conv.windows.defined() && states_aligned(layer.pool);
 }
 
 inline void one_launch(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
