@@ -84,14 +84,14 @@ inline void one_launch(const Layer& layer, const Conv& conv, const RecurrentUpda
   a.norm_activation = static_cast<int32_t>(norm_activation), a.gate_first = !norm_before_gate;
   a.hf_rounding = hf_rounding, a.eps = static_cast<float>(eps);
 
-  // Whole heads of fp32 are a block each, of halves one after another in one: faster, in spite of shared q and k, on
-  // H200. Few rows are spread over the GPU by half heads. Clusters have 8 blocks at most. The bits are the same.
+  // Few rows are spread over the GPU by half heads. Otherwise fp32 states are faster with a block a head, and 16-bit
+  // ones with a key head's heads one after another, on H200. Clusters have 8 blocks at most. The bits are the same.
   const bool few = s.N * s.HV < 128 && r <= 4, wide = layer.pool.dtype == DType::fp32 && r <= 8;
   const int kind = compiled_arch(rule.op, mixed.device) < 90 ? 0 : few ? 2 : wide ? 1 : 0;
   const int64_t cluster = kind > 0 ? kind * r : 1, blocks = s.N * s.H * cluster;
   a.H = static_cast<int32_t>(s.H), a.key_heads = divisor(s.H);
   a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
-  a.blocks = static_cast<uint32_t>(blocks), a.ahead = 2 * static_cast<uint32_t>(multiprocessors(mixed.device));
+  a.ahead = fetch_distance(mixed.device);
   pick<kernels::gdn_decode_step>(rule.op, mixed.device,
                                  {.S = layer.pool.dtype, .T = dtype, .VFIRST = rule.v_first, .CLUSTER = kind})
       .launch(blocks, a, static_cast<int>(cluster));

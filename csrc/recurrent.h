@@ -197,15 +197,13 @@ inline FusedRecurrentArgs recurrent_args(const RecurrentSizes& s, DType dtype, s
 }
 
 // One token a row of a plain step: BV columns of V a block, fewer where there are not enough heads to fill the GPU;
-// results have the same bits. While a block works, the state of one that starts two blocks a multiprocessor later is
-// fetched to L2.
+// results have the same bits.
 inline void launch_step(const char* op, const RecurrentSizes& s, Device device, DType S, bool state_v_first,
                         const FusedRecurrentArgs& a) {
   const int64_t heads = s.N * s.HV, BV = heads < 128 ? 32 : 64, tiles = heads * (s.V / BV);
   const auto kernel = pick<kernels::fused_recurrent_step>(
       op, device, {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K), .BV = static_cast<int>(BV)});
-  const uint32_t ahead = 2 * static_cast<uint32_t>(multiprocessors(device));
-  kernel.launch(tiles, {.rule = a, .tiles = static_cast<uint32_t>(tiles), .ahead = ahead});
+  kernel.launch(tiles, {.rule = a, .ahead = fetch_distance(device)});
 }
 
 // Launches the kernel for these sizes: one token a row of a plain step on states moved 16 bytes at a time has a kernel

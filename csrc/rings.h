@@ -62,7 +62,7 @@ inline void launch_ring(const Picked<kernels::fused_recurrent_ring>& kernel, con
   const int64_t slices = ceil_div(s.V, kernel.tiles.BV);
   a.slices = divisor(slices), a.units = divisor(s.HV * slices), a.n_slices = static_cast<int32_t>(slices);
   const int64_t blocks = (s.N + s.packed) * s.HV * slices;
-  a.blocks = static_cast<uint32_t>(blocks), a.ahead = 2 * static_cast<uint32_t>(multiprocessors(kernel.device));
+  a.ahead = fetch_distance(kernel.device);
   // The keys of a row that is folded are replaced when all heads have read them: 8 blocks at most can wait for that.
   const int64_t group = s.ratio() * slices;
   a.clusters = a.entries.words == 0 && group > 1 && group <= 8 && compiled_arch(kernel.op, kernel.device) >= 90;

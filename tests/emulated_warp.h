@@ -39,7 +39,7 @@ using std::min;
 struct Index3 {
   unsigned x = 0, y = 0, z = 0;
 };
-inline Index3 threadIdx, blockIdx, blockDim;
+inline Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 struct alignas(16) uint4 {
   uint32_t x, y, z, w;
@@ -192,7 +192,7 @@ template <class Args>
 const char* emulate(void (*kernel)(Args), long blocks, int threads, int shared, const void* args) {
   Block& b = block_state;
   b.error[0] = 0;
-  b.n = threads, blockDim.x = threads;
+  b.n = threads, blockDim.x = threads, gridDim.x = static_cast<unsigned>(blocks);
   b.kernel = reinterpret_cast<const void*>(kernel), b.args = args;
   b.call = [](const void* kernel, const void* args) {
     reinterpret_cast<void (*)(Args)>(const_cast<void*>(kernel))(*static_cast<const Args*>(args));

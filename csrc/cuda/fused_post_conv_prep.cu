@@ -9,10 +9,9 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_post_conv_prep.h"
+#include "warp.h"
 
 namespace gdn {
-
-constexpr unsigned kAll = 0xffffffffu;
 
 __device__ __forceinline__ float gate_input(const HeadGateArg& x, const FusedPostConvPrepArgs& a, int64_t t, int hv) {
   const int group = hv / a.r;
@@ -126,8 +125,7 @@ __device__ __forceinline__ void prepare_heads(const FusedPostConvPrepArgs& a) {
     x[i] = lane + 32 * i < width ? Number<T>::value(from[lane + 32 * i]) : 0.0f;
     sum = fmaf(x[i], x[i], sum);
   }
-#pragma unroll
-  for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+  sum = warp_sum(sum);
   const bool scales = a.l2norm && !is_v;
   const float factor = norm_factor(sum);
 #pragma unroll

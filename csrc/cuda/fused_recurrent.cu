@@ -49,8 +49,8 @@ struct Source {
     k = row * a.k.stride_r + h * a.k.stride_h;
     v = row * a.v.stride_r + hv * a.v.stride_h;
     const uint32_t j = hv - h * a.group;  // in its group
-    g = row * a.g.at.stride_r + h * a.g.stride_g + j * a.g.at.stride_h + lane_zero();
-    beta = row * a.beta.at.stride_r + h * a.beta.stride_g + j * a.beta.at.stride_h + lane_zero();
+    g = gate_at(a.g, row, h, j) + lane_zero();
+    beta = gate_at(a.beta, row, h, j) + lane_zero();
   }
 
   template <class Bits>

@@ -45,8 +45,7 @@ struct Vector {
       y[i] = bits_value(bits[i], dtype);
       sum = fmaf(y[i], y[i], sum);
     }
-#pragma unroll
-    for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+    sum = warp_sum(sum);
     if (l2norm) scale *= rsqrtf(sum + 1e-6f);
 #pragma unroll
     for (int i = 0; i < N; ++i) y[i] *= scale;
@@ -57,15 +56,11 @@ struct Vector {
 __device__ __forceinline__ void token_gates(const FusedRecurrentRingArgs& a, uint32_t row, int64_t t, uint32_t hv,
                                             uint32_t h, float& g, float& beta) {
   const uint32_t j = hv - h * a.group;
-  const auto value = [&](const GateArg& x, int64_t at) {
-    return bits_value(load_bits(x.at.data, at, x.dtype), x.dtype);
-  };
-  const auto gate = [&](const GateArg& x) {
-    return value(x, row * x.at.stride_r + t * x.at.stride_t + h * x.stride_g + j * x.at.stride_h);
-  };
+  const auto gate = [&](const GateArg& x) { return gate_number(x, gate_at(x, row, h, j) + t * x.at.stride_t); };
   g = a.g.at.data ? gate(a.g) : 0.0f, beta = a.beta.at.data ? gate(a.beta) : 1.0f;
   if (a.A_log.at.data)
-    raw_gates(g, beta, value(a.A_log, hv * a.A_log.at.stride_h), value(a.dt_bias, hv * a.dt_bias.at.stride_h));
+    raw_gates(g, beta, gate_number(a.A_log, hv * a.A_log.at.stride_h),
+              gate_number(a.dt_bias, hv * a.dt_bias.at.stride_h));
 }
 
 // The sum of x over the lanes after this one, and over all.
@@ -215,7 +210,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
     load_tokens(0);
     State state = Made::make(K, V - v0);
     state.load(tile, V);
-    if (const uint32_t later = blockIdx.x + a.ahead; unit == start && later < a.blocks) prefetch(later);
+    if (const uint32_t later = blockIdx.x + a.ahead; unit == start && later < gridDim.x) prefetch(later);
     if (warp == 0) store_weights(weights, ring_g, a.HV, m);
     if constexpr (NT > 1) state.unpack();
 

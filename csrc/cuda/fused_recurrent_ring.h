@@ -46,7 +46,6 @@ struct FusedRecurrentRingArgs {
   int32_t dtype;  // of q, k, v and o
   float scale;
   int32_t l2norm;    // flag: q and k are normalised here
-  uint32_t blocks;   // of the launch
   int32_t clusters;  // flag: the blocks of a row's key head are a cluster
   uint32_t ahead;    // a block asks for the state of the one this much later
 };

@@ -68,9 +68,7 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
     q_bits = load_bits(a.q.data, n * a.q.stride_r + h * a.q.stride_h + tid, a.dtype);
     k_bits = load_bits(a.k.data, n * a.k.stride_r + h * a.k.stride_h + tid, a.dtype);
     if (tid < BV) v_bits = load_bits(a.v.data, n * a.v.stride_r + hv * a.v.stride_h + tile.v0 + tid, a.dtype);
-    const auto gate = [&](const GateArg& x) {
-      return load_bits(x.at.data, n * x.at.stride_r + h * x.stride_g + j * x.at.stride_h, x.dtype);
-    };
+    const auto gate = [&](const GateArg& x) { return load_bits(x.at.data, gate_at(x, n, h, j), x.dtype); };
     if (a.g.at.data) g_bits = gate(a.g);
     if (a.beta.at.data) beta_bits = gate(a.beta);
     if (a.A_log.at.data) {
@@ -92,17 +90,16 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
   else
     state.clear();
 
-  if (blockIdx.x + args.ahead < args.tiles) prefetch(blockIdx.x + args.ahead);
+  if (blockIdx.x + args.ahead < gridDim.x) prefetch(blockIdx.x + args.ahead);
 
   if (tid < K) {
     const float q = bits_value(q_bits, a.dtype), k = bits_value(k_bits, a.dtype);
     z[tid] = k, z[K + tid] = q;
-    float x[3] = {k * k, q * q, k * q};
+    const float x[3] = {k * k, q * q, k * q};
 #pragma unroll
     for (int i = 0; i < 3; ++i) {
-#pragma unroll
-      for (int far = 16; far > 0; far /= 2) x[i] += __shfl_xor_sync(kAll, x[i], far);
-      if (tid % 32 == 0) products[tid / 32][i] = x[i];
+      const float sum = warp_sum(x[i]);
+      if (tid % 32 == 0) products[tid / 32][i] = sum;
     }
   }
   float g = a.g.at.data ? bits_value(g_bits, a.g.dtype) : 0.0f;

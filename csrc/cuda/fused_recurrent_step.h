@@ -8,7 +8,6 @@ namespace gdn {
 
 struct FusedRecurrentStepArgs {
   FusedRecurrentArgs rule;
-  uint32_t tiles;  // blocks of the launch
   uint32_t ahead;  // a block asks for the state of the one this much later
 };
 

@@ -9,10 +9,9 @@
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "gated_norm.h"
 #include "gated_rmsnorm_fp8.h"
+#include "warp.h"
 
 namespace gdn {
-
-constexpr unsigned kAll = 0xffffffffu;
 
 template <class T>
 __device__ __forceinline__ float result(const GatedRmsnormFp8Args& a, float x, float factor, float w, float gate) {
@@ -117,8 +116,7 @@ __device__ __forceinline__ void norm_rows(const GatedRmsnormFp8Args& a) {
 
   float sum = 0;
   for (int d = lane; d < a.D; d += 32) sum = fmaf(input(d), input(d), sum);
-#pragma unroll
-  for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+  sum = warp_sum(sum);
   const float factor = rsqrtf(sum / static_cast<float>(a.D) + a.eps);
   auto value = [&](int d) {
     const float w = a.weight_fp32 ? static_cast<const float*>(a.weight)[first + d]

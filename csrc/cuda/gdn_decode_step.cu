@@ -4,7 +4,7 @@
 //
 // CLUSTER: a cluster has the value heads of a key head, a block one of them (1) or, for few rows, half of its columns
 // of V (2). Each block works out q and k for itself; the first writes their new history once all have read the old one,
-// and the halves of a head exchange their sums of squares. 0, for archs without clusters: one block has the heads, one
+// and the halves of a head exchange their sums of squares. 0, which every arch can do: one block has the heads, one
 // after another. States: head_state.h; the rule: fused_recurrent_step.cu.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
@@ -101,6 +101,13 @@ struct Share {
     first = rank / SLICES, last = CLUSTER ? first + 1 : static_cast<uint32_t>(a.rule.group);
     v0 = static_cast<int>(rank % SLICES) * BV;
   }
+  // The convolution's channels: of q (thread < V) or k, and of v at a column of the block.
+  __device__ __forceinline__ int64_t key_channel(const GdnDecodeStepArgs& a, int thread) const {
+    return (thread < V ? a.H * V : -V) + static_cast<int64_t>(h) * V + thread;
+  }
+  __device__ __forceinline__ int64_t value_channel(const GdnDecodeStepArgs& a, uint32_t j, int column) const {
+    return 2 * static_cast<int64_t>(a.H) * V + static_cast<int64_t>(h * a.rule.group + j) * V + v0 + column;
+  }
   // Where the state of value head j of the group is in a slot, in elements.
   __device__ __forceinline__ int64_t at(const GdnDecodeStepArgs& a, uint32_t j) const {
     return static_cast<int64_t>(h * a.rule.group + j) * a.rule.KV + State::origin(v0);
@@ -112,7 +119,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   constexpr int K = 128, V = K, BV = CLUSTER == 2 ? V / 2 : V, WARPS = 8;
   using State = HeadState<S, VFIRST, K, BV, WARPS>;
   using Share = Share<State, V, BV, CLUSTER>;
-  static_assert(2 * K <= State::THREADS);
+  static_assert(2 * K == State::THREADS);        // each has a channel of q or k
   __shared__ float z[2 * K];                     // k, q
   __shared__ float products[3];                  // k . k, q . q, k . q
   __shared__ float sums[State::PARTS * 2 * BV];  // read-outs
@@ -130,11 +137,8 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     const int64_t slot = load_index(rule.read, share.n);
     if (slot < rule.min_slot || slot >= rule.slots) return;
     if (tid % 16 == 0) {  // 16 channels are on a line, or two
-      prefetch_history(a, share.n, (tid < K ? a.H * K : -K) + static_cast<int64_t>(share.h) * K + tid);
-      if (tid < BV)
-        prefetch_history(a, share.n,
-                         2 * static_cast<int64_t>(a.H) * K +
-                             (static_cast<int64_t>(share.h) * rule.group + share.first) * V + share.v0 + tid);
+      prefetch_history(a, share.n, share.key_channel(a, tid));
+      if (tid < BV) prefetch_history(a, share.n, share.value_channel(a, share.first, tid));
     }
     for (uint32_t j = share.first; j < share.last; ++j)
       State::prefetch(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
@@ -147,14 +151,13 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   IndexBits write = read;
   if (rule.write.words) write = index_bits(rule.write, n);
   Channel<T> key;  // of q or k
-  const bool has_key = tid < 2 * K;
-  const int64_t key_channel = (tid < K ? a.H * K : -K) + static_cast<int64_t>(h) * K + tid;
-  if (has_key) key.load_inputs(a, n, key_channel);
+  const int64_t key_channel = share.key_channel(a, tid);
+  key.load_inputs(a, n, key_channel);
 
   const int64_t slot = index_value(read, rule.read.words), line = index_value(lines, a.conv_slots.words);
   const int64_t to = rule.write.words ? index_value(write, rule.write.words) : slot;
   const bool live = slot >= rule.min_slot && slot < rule.slots && line >= rule.min_slot && line < a.lines.slots;
-  if (live && has_key) key.load_history(a, line, key_channel);
+  if (live) key.load_history(a, line, key_channel);
 
 #pragma unroll 1
   for (uint32_t j = share.first; j < share.last; ++j) {
@@ -176,27 +179,21 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     uint32_t gate_bits = 0, weight_bits = 0;
     const int32_t weights = a.weight_fp32 ? kFP32 : kDtype;
     if (tid < BV) {
-      const int64_t d = 2 * static_cast<int64_t>(a.H) * K + static_cast<int64_t>(hv) * V + share.v0 + tid;
+      const int64_t d = share.value_channel(a, j, tid);
       value.load_inputs(a, n, d), value.load_history(a, line, d);
       gate_bits = load_bits(a.z, n * a.z_stride + h * a.z_stride_h + j * V + share.v0 + tid, kDtype);
       weight_bits = load_bits(a.weight, share.v0 + tid, weights);
     }
     if (tid == State::THREADS - 1) {
-      const auto number = [&](const GateArg& x) {
-        return bits_value(load_bits(x.at.data, n * x.at.stride_r + h * x.stride_g + j * x.at.stride_h, x.dtype),
-                          x.dtype);
-      };
-      const auto of_head = [&](const GateArg& x) {
-        return bits_value(load_bits(x.at.data, hv * x.at.stride_h, x.dtype), x.dtype);
-      };
-      float g = number(rule.g), b = number(rule.beta);
+      const auto of_head = [&](const GateArg& x) { return gate_number(x, hv * x.at.stride_h); };
+      float g = gate_number(rule.g, gate_at(rule.g, n, h, j)), b = gate_number(rule.beta, gate_at(rule.beta, n, h, j));
       raw_gates(g, b, of_head(rule.A_log), of_head(rule.dt_bias));
       decay = expf(g), beta = b;
     }
-    if (const uint32_t later = blockIdx.x + a.ahead; j == share.first && later < a.blocks) prefetch(later);
+    if (const uint32_t later = blockIdx.x + a.ahead; j == share.first && later < gridDim.x) prefetch(later);
 
     float v = 0;
-    if (has_key && j == share.first) {
+    if (j == share.first) {
       z[tid] = key.result(a);
       if (!CLUSTER) key.store_history(a);
     }
@@ -209,8 +206,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < K; i += 32) sum = fmaf(x[i + tid % 32], y[i + tid % 32], sum);
-#pragma unroll
-      for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+      sum = warp_sum(sum);
       if (tid % 32 == 0) products[warp] = sum;
     }
     state.unpack();
@@ -228,16 +224,13 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       o = fmaf(u, kq * r_k * r_q, decay * s_q);
       gate = gate_value(o, bits_value(gate_bits, kDtype), a.norm_activation);
       if (a.gate_first) o *= gate, gate = 1.0f;
-      float sum = o * o;
-#pragma unroll
-      for (int far = 16; far > 0; far /= 2) sum += __shfl_xor_sync(kAll, sum, far);
+      const float sum = warp_sum(o * o);
       if (tid % 32 == 0) squares[warp] = sum;
     }
     __syncthreads();
 
     // Halves of the columns are summed first, whoever has them.
-    constexpr int MORE = V / 64 - 1;  // sums of a half after its first
-    const auto half = [&](int i) { return squares[i * (1 + MORE)] + (MORE ? squares[i * (1 + MORE) + MORE] : 0.0f); };
+    const auto half = [&](int i) { return squares[2 * i] + squares[2 * i + 1]; };
     if (CLUSTER == 2) {
       if (tid == 0) square = half(0);
       cluster_arrive();  // this block has read the history, and left its sum
@@ -261,7 +254,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     if (CLUSTER == 0) __syncthreads();  // before the next head's sums
     if (CLUSTER == 2) cluster_wait();
     if (CLUSTER == 1 && share.rank == 0) cluster_wait();
-    if (CLUSTER && share.rank == 0 && has_key) key.store_history(a);
+    if (CLUSTER && share.rank == 0) key.store_history(a);
   }
 }
 

@@ -29,8 +29,7 @@ struct GdnDecodeStepArgs {
   Divisor key_heads;   // H
   Divisor by_cluster;  // blocks of a cluster: of one row's key head
   uint32_t cluster;
-  uint32_t blocks;  // of the launch
-  uint32_t ahead;   // a block asks for the state of the one this much later
+  uint32_t ahead;  // a block asks for the state of the one this much later
 };
 
 }  // namespace gdn

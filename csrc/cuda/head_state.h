@@ -11,28 +11,21 @@
 
 namespace gdn {
 
-// Sums of x[0 .. N) over LANES lanes, STEP apart, of which `lane` is this one. Each exchange halves what a lane still
-// sums, so N numbers take N - 1 shuffles, and one each for what is left to sum when a lane has one number. Lane i is
-// left with the numbers from i * N / LANES on, in x[0 .. max(1, N / LANES)).
-template <int LANES, int STEP, int N, int SIZE>
-__device__ __forceinline__ void spread_sums(float (&x)[SIZE], int lane) {
-  constexpr int FAR = LANES / 2, HALF = N / 2;
-  if constexpr (FAR > 0 && N == 1) {
-    x[0] += __shfl_xor_sync(kAll, x[0], FAR * STEP);
-    spread_sums<FAR, STEP, 1>(x, lane);
-  } else if constexpr (FAR > 0) {
-    const bool upper = lane & FAR;
+// Read-outs in shared memory, sums [PARTS, N, BV] of which PARTS are still to be added.
+template <int PARTS, int BV>
+struct ReadOuts {
+  // Read-out j of N at column v of the tile.
+  template <int N>
+  static __device__ __forceinline__ float read(const float* sums, int j, int v) {
+    float sum = sums[j * BV + v];
 #pragma unroll
-    for (int i = 0; i < HALF; ++i) {
-      const float mine = upper ? x[i + HALF] : x[i], theirs = upper ? x[i] : x[i + HALF];
-      x[i] = mine + __shfl_xor_sync(kAll, theirs, FAR * STEP);
-    }
-    spread_sums<FAR, STEP, HALF>(x, lane);
+    for (int p = 1; p < PARTS; ++p) sum += sums[(p * N + j) * BV + v];
+    return sum;
   }
-}
+};
 
 template <class S, bool VFIRST, int K, int BV, int WARPS>
-struct HeadState {
+struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int VEC = 16 / sizeof(S);
   static constexpr int ROWS = VFIRST ? BV : K;           // rows of the tile
@@ -81,34 +74,13 @@ struct HeadState {
 
   __device__ __forceinline__ void unpack() {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      const uint32_t words[4] = {bits[i].x, bits[i].y, bits[i].z, bits[i].w};
-#pragma unroll
-      for (int e = 0; e < VEC; ++e) {
-        if constexpr (VEC == 4)
-          x[i][e] = __uint_as_float(words[e]);
-        else
-          x[i][e] = e % 2 ? Number<S>::high(words[e / 2]) : Number<S>::low(words[e / 2]);
-      }
-    }
+    for (int i = 0; i < LOADS; ++i) unpack_16_bytes<S>(bits[i], x[i]);
   }
 
   template <class W>
   __device__ __forceinline__ void store(W* tile, int V) const {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      auto* to = reinterpret_cast<uint4*>(tile + at(i, VFIRST ? K : V));
-      const float* y = x[i];
-      if constexpr (sizeof(W) == 4) {
-#pragma unroll
-        for (int e = 0; e < VEC; e += 4)
-          __stcs(to + e / 4, make_uint4(__float_as_uint(y[e]), __float_as_uint(y[e + 1]), __float_as_uint(y[e + 2]),
-                                        __float_as_uint(y[e + 3])));
-      } else {
-        using N = Number<W>;
-        __stcs(to, make_uint4(N::pack(y[0], y[1]), N::pack(y[2], y[3]), N::pack(y[4], y[5]), N::pack(y[6], y[7])));
-      }
-    }
+    for (int i = 0; i < LOADS; ++i) store_numbers(tile + at(i, VFIRST ? K : V), x[i]);
   }
 
   // Read-outs h^T z of N vectors z [N, K] into sums [PARTS, N, BV], both in shared memory. Followed by a barrier;
@@ -178,25 +150,12 @@ struct HeadState {
     }
   }
 
-  // Read-out j of N at column v of the tile.
-  template <int N>
-  static __device__ __forceinline__ float read(const float* sums, int j, int v) {
-    float sum = sums[j * BV + v];
-#pragma unroll
-    for (int p = 1; p < PARTS; ++p) sum += sums[(p * N + j) * BV + v];
-    return sum;
-  }
-
   // h <- decay h + sum_t k_t w_t^T, over tokens' k [tokens, K] and w [tokens, BV] in shared memory.
   __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i)
 #pragma unroll
       for (int e = 0; e < VEC; ++e) x[i][e] *= decay;
-    add(k, w, tokens);
-  }
-
-  __device__ __forceinline__ void add(const float* k, const float* w, int tokens) {
     const float *along = VFIRST ? k : w, *across = VFIRST ? w : k;  // along a row, and one number a row
 #pragma unroll 1
     for (int t = 0; t < tokens; ++t, along += VFIRST ? K : BV, across += VFIRST ? BV : K) {

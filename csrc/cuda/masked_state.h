@@ -7,7 +7,7 @@
 namespace gdn {
 
 template <class S, bool VFIRST>
-struct MaskedState {
+struct MaskedState : ReadOuts<8, 32> {
   static constexpr int BK = 256, BV = 32, WARPS = 8, THREADS = 32 * WARPS, LOADS = BK * BV / THREADS;
   static constexpr int PARTS = WARPS;  // read-outs come as this many sums
 
@@ -58,21 +58,9 @@ struct MaskedState {
     }
   }
 
-  template <int N>
-  static __device__ __forceinline__ float read(const float* sums, int j, int v) {
-    float sum = sums[j * BV + v];
-#pragma unroll
-    for (int p = 1; p < PARTS; ++p) sum += sums[(p * N + j) * BV + v];
-    return sum;
-  }
-
   __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) x[i] *= decay;
-    add(k, w, tokens);
-  }
-
-  __device__ __forceinline__ void add(const float* k, const float* w, int tokens) {
 #pragma unroll 1
     for (int t = 0; t < tokens; ++t)
 #pragma unroll

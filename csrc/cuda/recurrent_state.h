@@ -2,10 +2,9 @@
 #pragma once
 
 #include "rounding.h"
+#include "warp.h"
 
 namespace gdn {
-
-constexpr unsigned kAll = 0xffffffffu;
 
 // ---- which lane holds what -------------------------------------------------------------------------------------
 
@@ -34,24 +33,10 @@ struct Lanes {
   __device__ __forceinline__ int k_of(int j, int e) const { return VFIRST ? k_of(j % (NK / VEC) * VEC + e) : k_of(j); }
   __device__ __forceinline__ int v_of(int j, int e) const { return VFIRST ? v_of(j / (NK / VEC)) : v_of(e); }
 
-  // Sums of x[0 .. N) over the lanes along K. Each exchange halves what a lane still sums (then doubles what it has),
-  // so N numbers take N - 1 shuffles and a few more, not 5 N. Lane k is left with number k * N / LK.
+  // Sums of x[0 .. N) over the lanes along K: lane k is left with number k * N / LK.
   template <int N>
   __device__ __forceinline__ float sum(float (&x)[N]) const {
-#pragma unroll
-    for (int far = LK / 2, n = N; far > 0; far /= 2) {
-      if (n == 1) {
-        x[0] += __shfl_xor_sync(kAll, x[0], far * STEP);
-      } else {
-        n /= 2;
-        const bool upper = k & far;
-#pragma unroll
-        for (int i = 0; i < n; ++i) {
-          const float mine = upper ? x[i + n] : x[i], theirs = upper ? x[i] : x[i + n];
-          x[i] = mine + __shfl_xor_sync(kAll, theirs, far * STEP);
-        }
-      }
-    }
+    spread_sums<LK, STEP, N>(x, k);
     return x[0];
   }
 
@@ -64,6 +49,34 @@ struct Lanes {
 };
 
 // ---- states ----------------------------------------------------------------------------------------------------
+
+// The numbers of 16 bytes of a state.
+template <class S, int VEC>
+__device__ __forceinline__ void unpack_16_bytes(const uint4& bits, float (&x)[VEC]) {
+  const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+  for (int e = 0; e < VEC; ++e) {
+    if constexpr (VEC == 4)
+      x[e] = __uint_as_float(words[e]);
+    else
+      x[e] = e % 2 ? Number<S>::high(words[e / 2]) : Number<S>::low(words[e / 2]);
+  }
+}
+
+// VEC numbers to memory, in any dtype in which they are a multiple of 16 bytes.
+template <class W, int VEC>
+__device__ __forceinline__ void store_numbers(W* p, const float (&y)[VEC]) {
+  auto* to = reinterpret_cast<uint4*>(p);
+  if constexpr (sizeof(W) == 4) {
+#pragma unroll
+    for (int e = 0; e < VEC; e += 4)
+      __stcs(to + e / 4, make_uint4(__float_as_uint(y[e]), __float_as_uint(y[e + 1]), __float_as_uint(y[e + 2]),
+                                    __float_as_uint(y[e + 3])));
+  } else {
+    using N = Number<W>;
+    __stcs(to, make_uint4(N::pack(y[0], y[1]), N::pack(y[2], y[3]), N::pack(y[4], y[5]), N::pack(y[6], y[7])));
+  }
+}
 
 // A lane's part of a head's state, in the order of its loads. `bits` holds 16-byte loads not yet looked at.
 template <class S, class L, bool ALIGNED>
@@ -116,16 +129,7 @@ struct State {
   __device__ __forceinline__ void unpack() {
     if constexpr (ALIGNED) {
 #pragma unroll
-      for (int j = 0; j < L::NL; ++j) {
-        const uint32_t words[4] = {bits[j].x, bits[j].y, bits[j].z, bits[j].w};
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) {
-          if constexpr (VEC == 4)
-            x[j][e] = __uint_as_float(words[e]);
-          else
-            x[j][e] = e % 2 ? Number<S>::high(words[e / 2]) : Number<S>::low(words[e / 2]);
-        }
-      }
+      for (int j = 0; j < L::NL; ++j) unpack_16_bytes<S>(bits[j], x[j]);
     }
   }
 
@@ -135,17 +139,7 @@ struct State {
 #pragma unroll
     for (int j = 0; j < L::NL; ++j) {
       if constexpr (ALIGNED) {
-        auto* to = reinterpret_cast<uint4*>(first + step(j, K, V));
-        const float* y = x[j];
-        if constexpr (sizeof(W) == 4) {
-#pragma unroll
-          for (int e = 0; e < VEC; e += 4)
-            __stcs(to + e / 4, make_uint4(__float_as_uint(y[e]), __float_as_uint(y[e + 1]), __float_as_uint(y[e + 2]),
-                                          __float_as_uint(y[e + 3])));
-        } else {
-          using N = Number<W>;
-          __stcs(to, make_uint4(N::pack(y[0], y[1]), N::pack(y[2], y[3]), N::pack(y[4], y[5]), N::pack(y[6], y[7])));
-        }
+        store_numbers(first + step(j, K, V), x[j]);
       } else {
 #pragma unroll
         for (int e = 0; e < VEC; ++e)
