@@ -1,18 +1,16 @@
 """Runs ops on the CPU twins, on the GPU, or with their GPU kernels interpreted or emulated on the CPU.
 
 The interpreter backend uses the library's launch hook: host functions check, pick and size the grid as for a GPU,
-and the launch then runs the kernel's own source over the same packed arguments: Triton kernels in Triton's interpreter,
-CUDA C++ kernels that name tests/emulated_warp.h a block at a time (tests/emulated.py), others on their CPU twins.
+and the launch then runs the kernel's own source over the same packed arguments: Triton kernels in Triton's interpreter
+(tests/interpreted.py), CUDA C++ kernels that name tests/emulated_warp.h a block at a time (tests/emulated.py), others on their CPU twins.
 """
 
-import contextlib
 import ctypes
-import functools
 import importlib.util
 from pathlib import Path
 
 import emulated
-import pytest
+import interpreted
 import torch
 
 from gdn_ops._library import lib
@@ -30,76 +28,6 @@ def _codegen():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-@functools.cache
-def _mend_interpreter():
-    """Triton 3.6's interpreter truncates float32 to bfloat16 and multiplies bfloat16 bit patterns in ``dot``; GPUs round
-    to nearest even and multiply values. Its bounds of ``range`` are arrays of one element, which numpy >= 2.4 refuses as
-    integers."""
-    import numpy as np
-    import triton.language as tl
-    from triton.runtime import interpreter
-    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
-
-    def to_bf16(x):
-        return torch.from_numpy(np.ascontiguousarray(x)).to(torch.bfloat16).view(torch.uint16).numpy()
-
-    def to_fp32(x):
-        return (np.asarray(x).astype(np.uint32) << 16).view(np.float32)
-
-    def cast_impl(self, src, dst_type, original=InterpreterBuilder.cast_impl):
-        kinds = src.dtype.scalar, dst_type.scalar
-        if kinds == (tl.float32, tl.bfloat16):
-            return TensorHandle(to_bf16(np.asarray(src.data)), tl.bfloat16)
-        if kinds == (tl.bfloat16, tl.float32):
-            return TensorHandle(to_fp32(src.data), tl.float32)
-        return original(self, src, dst_type)
-
-    def create_dot(self, a, b, d, input_precision, max_num_imprecise_acc):
-        a, b = (to_fp32(x.data) if x.dtype.scalar == tl.bfloat16 else x.data.astype(np.float32) for x in (a, b))
-        return TensorHandle(np.matmul(a, b) + d.data, d.dtype.scalar)
-
-    def patch_tensor(tensor, scope, original=interpreter._patch_lang_tensor):
-        original(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    InterpreterBuilder.cast_impl, InterpreterBuilder.create_dot = cast_impl, create_dot
-    interpreter._patch_lang_tensor = patch_tensor
-
-
-@functools.cache
-def _library_functions():
-    """``(module, name, interpreted form)`` of what triton.language itself writes in Triton, such as ``tl.sum``: compiled
-    functions, unless TRITON_INTERPRET was set when anything first imported triton (torch.compile may have)."""
-    import triton.language as tl
-    from triton.runtime.interpreter import InterpretedFunction
-    from triton.runtime.jit import JITFunction
-
-    forms = {}
-    return [
-        (module, name, forms.setdefault(fn, InterpretedFunction(fn.fn)))
-        for module in (tl, tl.standard, tl.random)
-        for name, fn in vars(module).items()
-        if isinstance(fn, JITFunction)
-    ]
-
-
-@contextlib.contextmanager
-def _interpreting():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_INTERPRET", "1")
-        patch.syspath_prepend(ROOT / "triton_src")
-        _mend_interpreter()
-        for module, name, form in _library_functions():
-            patch.setattr(module, name, form)
-        yield
-
-
-def _run_interpreted(kernel, programs, values):
-    with _interpreting():
-        module = importlib.import_module(Path(kernel.source).stem)
-        getattr(module, f"{kernel.name}_kernel")[(programs,)](*values)
 
 
 def _pointer(address, dtype):
@@ -149,7 +77,7 @@ class Backend:
                 else getattr(struct, n)
                 for n, b in bases
             ]  # fmt: skip
-            _run_interpreted(kernel, programs, values)
+            interpreted.run(kernel, programs, values)
         except Exception as e:  # a callback cannot raise through C: kept, raised on exit
             self.error = self.error or e
         return 1
