@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "gen/kernels.h"
+#include "norm_rows.h"
 #include "runtime/activation.h"
 #include "runtime/index.h"
 
@@ -18,9 +19,8 @@ struct GatedNorm {
   int64_t group_size;
   bool hf_rounding;
 
-  // The leading dimensions of x and z, those merged that are one dimension in both: [n0, n1, n2] rows.
-  int64_t n[3] = {1, 1, 1}, x_strides[3] = {0, 0, 0}, z_strides[3] = {0, 0, 0};
-  bool three = true;  // they are no more than three
+  RowDims dims;
+  bool three = true;  // leading dimensions that are one in x and z are no more
 
   GatedNorm(const View& x_, const View& weight_, const View& z_, double eps_, int64_t activation_,
             bool norm_before_gate_, int64_t group_size_, bool hf_rounding_)
@@ -32,10 +32,8 @@ struct GatedNorm {
         norm_before_gate(norm_before_gate_),
         group_size(group_size_),
         hf_rounding(hf_rounding_) {
-    if (x.numel() == 0 || (z.defined() && !same_shape() && !grouped())) return;
-    int used = 0;
+    if (z.defined() && !same_shape() && !grouped()) return;
     for (int64_t d = 0; d + 1 < gate().dim; ++d) {
-      const int64_t size = gate().sizes[d], z_stride = gate().strides[d];
       int64_t x_stride = 0;  // of a group, a head of it, or a dimension as it is
       if (d + 1 == x.dim)
         x_stride = x.stride(-2);
@@ -43,28 +41,21 @@ struct GatedNorm {
         x_stride = x.stride(-2) * z.size(-2);
       else
         x_stride = x.strides[d];
-      if (size == 1) continue;
-      const bool merge = used > 0 && x_strides[used - 1] == size * x_stride && z_strides[used - 1] == size * z_stride;
-      const int i = merge ? used - 1 : used++;
-      if (i > 2) {
-        three = false;
-        return;
-      }
-      n[i] *= size, x_strides[i] = x_stride, z_strides[i] = z_stride;
+      dims.add(gate().sizes[d], x_stride, gate().strides[d]);
     }
+    three = dims.used <= 3;
+    if (D() >= 1 && width() % D() == 0) dims.add(G(), D(), D());
   }
 
   const View& gate() const { return z.defined() ? z : x; }
   int64_t width() const { return x.size(-1); }
   int64_t D() const { return group_size > 0 ? group_size : width(); }
   int64_t G() const { return width() / D(); }
-  int64_t R() const { return x.numel() / width(); }
   bool same_shape() const { return x.dim == z.dim && std::equal(x.sizes, x.sizes + x.dim, z.sizes); }
   bool grouped() const {
     return z.defined() && x.dim >= 2 && z.dim == x.dim + 1 && std::equal(x.sizes, x.sizes + x.dim - 2, z.sizes) &&
            z.size(-3) * z.size(-2) == x.size(-2) && z.size(-1) == x.size(-1);
   }
-  bool on_16_bytes() const { return aligned(x, weight, gate()); }
 
   void check(Checks& checks) const {
     checks.that(x.defined(), "x", "a tensor", "None")
@@ -87,70 +78,41 @@ struct GatedNorm {
     if (z.defined()) checks.dtype("z", z, {x.dtype}).device("z", z).no_grad("z", z).unit_stride("z", z);
   }
 
-  // y like x, and contiguous; it may be x itself. In fp8, divided by `out_scale` [1], if that is given.
-  void launch(const char* op, const View& y, const View& out_scale) const {
-    if (out_scale.defined()) return launch_fp8(op, y, out_scale, {}, D());
-    const int64_t columns = D(), groups = G(), rows = R();
-    const bool tile = (columns == 64 || columns == 128 || columns == 256) && x.dtype != DType::fp32 && on_16_bytes();
-    const auto kernel = pick<kernels::gated_rmsnorm>(
-        op, x.device, {.T = x.dtype, .BD = tile ? static_cast<int>(columns) : 256, .ALIGNED = tile});
-    kernel.launch(groups * ceil_div(rows, kernel.tiles.BR),
-                  {.x = x.data,
-                   .weight = weight.data,
-                   .z = gate().data,
-                   .y = y.data,
-                   .R = rows,
-                   .n1 = n[1],
-                   .n2 = n[2],
-                   .x_stride_0 = x_strides[0],
-                   .x_stride_1 = x_strides[1],
-                   .x_stride_2 = x_strides[2],
-                   .z_stride_0 = z_strides[0],
-                   .z_stride_1 = z_strides[1],
-                   .z_stride_2 = z_strides[2],
-                   .G = static_cast<int32_t>(groups),
-                   .D = static_cast<int32_t>(columns),
-                   .activation = z.defined() ? static_cast<int32_t>(activation) : -1,
-                   .gate_first = !norm_before_gate,
-                   .hf_rounding = hf_rounding,
-                   .weight_kind = weight.dtype == DType::fp32 ? 1 : 2,
-                   .eps = static_cast<float>(eps)});
-  }
-
-  // y in fp8: divided by `out_scale` [1], or by the largest value of every `quant_group` columns / 448, left in
-  // `scales`.
-  void launch_fp8(const char* op, const View& y, const View& out_scale, const View& scales, int64_t quant_group) const {
-    // 16 bytes a lane where heads are 2^n lanes, and so are the columns of a scale.
-    auto lanes = [](int64_t columns) {
-      return columns % 8 == 0 && columns <= 256 && (columns & (columns - 1)) == 0 ? static_cast<int32_t>(columns / 8)
-                                                                                  : 0;
-    };
-    const bool whole = lanes(D()) > 0 && lanes(quant_group) > 0 && on_16_bytes();
-    const auto kernel = pick<kernels::gated_rmsnorm_fp8>(op, x.device, {.T = x.dtype, .ALIGNED = whole});
-    const int64_t items = R() * G();
-    const int64_t rows = whole ? kernel.tiles.THREADS / lanes(D()) : kernel.tiles.WARPS;
-    const int64_t programs = ceil_div(items, std::max<int64_t>(rows, 1));  // a CPU twin has tiles of 1
-    kernel.launch(programs, {.x = x.data,
-                             .weight = weight.data,
-                             .z = gate().data,
-                             .y = static_cast<uint8_t*>(y.data),
-                             .out_scale = static_cast<const float*>(out_scale.data),
-                             .scales = static_cast<float*>(scales.data),
-                             .R = R(),
-                             .n1 = n[1],
-                             .n2 = n[2],
-                             .x_strides = {x_strides[0], x_strides[1], x_strides[2]},
-                             .z_strides = {z_strides[0], z_strides[1], z_strides[2]},
-                             .G = static_cast<int32_t>(G()),
-                             .D = static_cast<int32_t>(D()),
-                             .quant_group = static_cast<int32_t>(quant_group),
-                             .lanes = lanes(D()),
-                             .quant_lanes = lanes(quant_group),
-                             .activation = z.defined() ? static_cast<int32_t>(activation) : -1,
-                             .gate_first = !norm_before_gate,
-                             .hf_rounding = hf_rounding,
-                             .weight_fp32 = weight.dtype == DType::fp32,
-                             .eps = static_cast<float>(eps)});
+  // y like x, contiguous; it may be x itself. In fp8, divided by `out_scale` [1], or by the largest value of every
+  // `quant_group` columns / 448, left in `scales`.
+  void launch(const char* op, const View& y, const View& out_scale, const View& scales = {},
+              int64_t quant_group = 0) const {
+    const NormRows rows = dims.rows();
+    const int32_t bits = lane_bits(D());
+    const bool one_scale = quant_group == 0 || quant_group == D();  // of a row
+    const int32_t quant_bits = one_scale ? bits : lane_bits(quant_group);
+    const bool whole = bits >= 0 && quant_bits >= 0 && (one_scale || 8 << quant_bits == quant_group) && !rows.many &&
+                       aligned(x, weight, gate());
+    const auto kernel =
+        pick<kernels::gated_rmsnorm>(op, x.device, {.T = x.dtype, .FP8 = y.dtype == DType::fp8, .ALIGNED = whole});
+    // Tiles of rows a block takes one after another: as many as leave every multiprocessor full, up to 8.
+    const int64_t tile = std::max<int64_t>(1, whole ? kernel.tiles.THREADS >> bits : kernel.tiles.THREADS / 32);
+    const int64_t resident = int64_t{multiprocessors(x.device)} * kernel.tiles.BLOCKS;
+    const int64_t tiles = whole ? std::clamp<int64_t>(ceil_div(rows.R, tile) / resident, 1, 8) : 1;
+    kernel.launch(ceil_div(rows.R, tile * tiles), {.x = x.data,
+                                                   .weight = weight.data,
+                                                   .z = gate().data,
+                                                   .y = y.data,
+                                                   .out_scale = static_cast<const float*>(out_scale.data),
+                                                   .scales = static_cast<float*>(scales.data),
+                                                   .rows = rows,
+                                                   .by_G = divisor(G()),
+                                                   .G = static_cast<int32_t>(G()),
+                                                   .D = static_cast<int32_t>(D()),
+                                                   .quant_group = static_cast<int32_t>(one_scale ? D() : quant_group),
+                                                   .tiles = static_cast<int32_t>(tiles),
+                                                   .lane_bits = bits,
+                                                   .quant_bits = quant_bits,
+                                                   .activation = z.defined() ? static_cast<int32_t>(activation) : -1,
+                                                   .gate_first = !norm_before_gate,
+                                                   .hf_rounding = hf_rounding,
+                                                   .weight_fp32 = weight.dtype == DType::fp32,
+                                                   .eps = static_cast<float>(eps)});
   }
 };
 

@@ -27,7 +27,7 @@ std::tuple<Tensor, Tensor> gated_rmsnorm_fp8(const Tensor& x_, const Tensor& wei
 
   // launch
   Tensor y = result_like(out_y, norm.x, DType::fp8), scales = result_like(out_scales, shape, DType::fp32);
-  norm.launch_fp8("gated_rmsnorm_fp8", View(y), {}, View(scales), columns);
+  norm.launch("gated_rmsnorm_fp8", View(y), {}, View(scales), columns);
   return {std::move(y), std::move(scales)};
 }
 

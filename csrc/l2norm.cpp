@@ -1,5 +1,7 @@
 #include "gen/kernels.h"
 #include "gen/ops.h"
+#include "norm_rows.h"
+#include "runtime/index.h"
 
 namespace gdn {
 
@@ -19,26 +21,23 @@ Tensor l2norm(const Tensor& x_, double eps) {
       .done();
 
   // pick
-  const auto kernel = pick<kernels::l2norm>("l2norm", x.device,
-                                            {.T = x.dtype,
-                                             .BD = D <= 64    ? 64
-                                                   : D <= 128 ? 128
-                                                   : D <= 256 ? 256
-                                                              : 2048});
+  RowDims dims;
+  for (int64_t d = 0; d + 1 < x.dim; ++d) dims.add(x.sizes[d], x.strides[d]);
+  const NormRows rows = dims.rows();
+  const bool whole = lane_bits(D) >= 0 && !rows.many && aligned(x);
+  const auto kernel = pick<kernels::l2norm>("l2norm", x.device, {.T = x.dtype, .ALIGNED = whole});
 
   // launch
   Tensor y = empty_like(x, x.dtype);
-  const int64_t R = x.numel() / D;
-  kernel.launch(ceil_div(R, kernel.tiles.BR), {.x = x.data,
-                                               .y = View(y).data,
-                                               .R = R,
-                                               .n1 = x.dim >= 3 ? x.size(-3) : 1,
-                                               .n2 = x.dim >= 2 ? x.size(-2) : 1,
-                                               .stride_0 = x.stride(-4),
-                                               .stride_1 = x.stride(-3),
-                                               .stride_2 = x.stride(-2),
-                                               .D = static_cast<int32_t>(D),
-                                               .eps = static_cast<float>(eps)});
+  const int64_t THREADS = kernel.tiles.THREADS;
+  const int64_t block = whole ? kernel.tiles.U * (THREADS >> lane_bits(D)) : THREADS / 32;  // rows
+  kernel.launch(ceil_div(rows.R, std::max<int64_t>(block, 1)),                              // a CPU twin has tiles of 1
+                {.x = x.data,
+                 .y = View(y).data,
+                 .rows = rows,
+                 .D = static_cast<int32_t>(D),
+                 .lane_bits = lane_bits(D),
+                 .eps = static_cast<float>(eps)});
   return y;
 }
 

@@ -113,12 +113,12 @@ CONV = Kernel(
     hot=True,
 )
 
-GATED_RMSNORM_FP8 = Kernel(
-    name="gated_rmsnorm_fp8",
-    source="csrc/cuda/gated_rmsnorm_fp8.cu",
-    keys={"T": FLOAT, "ALIGNED": (True, False)},
-    tune=lambda v, arch: dict(warps=4, THREADS=128, WARPS=4),
-    tiles=("THREADS", "WARPS"),
+GATED_RMSNORM = Kernel(
+    name="gated_rmsnorm",
+    source="csrc/cuda/gated_rmsnorm.cu",
+    keys={"T": FLOAT, "FP8": (False, True), "ALIGNED": (True, False)},
+    tune=lambda v, arch: dict(warps=4, THREADS=128, BLOCKS=9 if v["T"] != "fp32" else 8),
+    tiles=("THREADS", "BLOCKS"),
     hot=lambda v: v["ALIGNED"],
 )
 # Every op on a pool of slots is one kernel, which moves bytes; dtypes and unit sizes are arguments.

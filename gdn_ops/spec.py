@@ -47,7 +47,7 @@ class Kernel:
         return [v for v in combos if self.where is None or self.where(v)]
 
     def label(self, variant: dict) -> str:
-        """``l2norm-T.bf16-BD.128``: the variant's name in the binary and in messages."""
+        """``l2norm-T.bf16-ALIGNED.1``: the variant's name in the binary and in messages."""
         return "-".join([self.name, *(f"{k}.{int(x) if isinstance(x, bool) else x}" for k, x in variant.items())])
 
     def is_hot(self, variant: dict) -> bool:

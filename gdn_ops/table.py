@@ -11,7 +11,7 @@ from gdn_ops.kernels import (
     FUSED_RECURRENT,
     FUSED_RECURRENT_RING,
     FUSED_RECURRENT_STEP,
-    GATED_RMSNORM_FP8,
+    GATED_RMSNORM,
     GDN_DECODE_STEP,
     MOVE_SLOTS,
     PREPARE_CHUNK_OFFSETS,
@@ -29,10 +29,11 @@ TABLE = (
         kernels=(
             Kernel(
                 name="l2norm",
-                source="triton_src/l2norm.py",
-                keys={"T": FLOAT, "BD": (64, 128, 256, 2048)},
-                tune=lambda v, arch: dict(warps=4, stages=1, BR=max(1, 2048 // v["BD"])),
-                tiles=("BR",),
+                source="csrc/cuda/l2norm.cu",
+                keys={"T": FLOAT, "ALIGNED": (True, False)},
+                tune=lambda v, arch: dict(warps=4, THREADS=128, U=4 if v["T"] != "fp32" else 2),
+                tiles=("THREADS", "U"),
+                hot=True,
             ),
         ),
     ),
@@ -181,17 +182,7 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         out=True,
         replaces="the gated RMSNorm of FLA, LightLLM, SGLang, vLLM, transformers",
-        kernels=(
-            Kernel(
-                name="gated_rmsnorm",
-                source="triton_src/gated_rmsnorm.py",
-                keys={"T": FLOAT, "BD": (64, 128, 256), "ALIGNED": (True, False)},
-                where=lambda v: v["T"] != "fp32" if v["ALIGNED"] else v["BD"] == 256,
-                tune=lambda v, arch: dict(warps=4, stages=1, BR=4096 // v["BD"] if v["ALIGNED"] else 8),
-                tiles=("BR",),
-            ),
-            GATED_RMSNORM_FP8,
-        ),
+        kernels=(GATED_RMSNORM,),
     ),
     Op(
         name="gated_rmsnorm_fp8",
@@ -210,7 +201,7 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         out=True,
         replaces="the gated RMSNorm of SGLang and vLLM and the per-token-group fp8 quantisation after it",
-        kernels=(GATED_RMSNORM_FP8,),
+        kernels=(GATED_RMSNORM,),
     ),
     Op(
         name="chunk_local_cumsum",

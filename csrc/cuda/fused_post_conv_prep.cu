@@ -9,6 +9,7 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_post_conv_prep.h"
+#include "packs.h"
 #include "warp.h"
 
 namespace gdn {
@@ -31,31 +32,14 @@ __device__ __forceinline__ float norm_factor(float sum) { return rsqrtf(sum + 1e
 // ---- 16 bytes a lane -------------------------------------------------------------------------------------------
 
 template <class T>
-struct Lane {
+struct Lane : Pack<T, 16 / sizeof(T)> {
   static constexpr int N = 16 / sizeof(T);
-  uint32_t words[4];
 
-  __device__ __forceinline__ void load(const void* p) {
-    const uint4 x = *static_cast<const uint4*>(p);
-    words[0] = x.x, words[1] = x.y, words[2] = x.z, words[3] = x.w;
-  }
-  __device__ __forceinline__ void store(void* p) const {
-    *static_cast<uint4*>(p) = make_uint4(words[0], words[1], words[2], words[3]);
-  }
-  __device__ __forceinline__ float at(int i) const {
-    if constexpr (sizeof(T) == 4)
-      return __uint_as_float(words[i]);
-    else
-      return i % 2 ? Number<T>::high(words[i / 2]) : Number<T>::low(words[i / 2]);
-  }
   __device__ __forceinline__ void scale(float factor) {
+    float x[N];
 #pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      if constexpr (sizeof(T) == 4)
-        words[w] = __float_as_uint(at(w) * factor);
-      else
-        words[w] = Number<T>::pack(at(2 * w) * factor, at(2 * w + 1) * factor);
-    }
+    for (int e = 0; e < N; ++e) x[e] = this->at(e) * factor;
+    this->set(x);
   }
 };
 

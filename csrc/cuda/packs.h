@@ -35,11 +35,14 @@ __device__ __forceinline__ uint32_t pair_of<fp16>(float low, float high) {
 template <class T, int VEC>
 struct Pack {
   static constexpr int BYTES = VEC * sizeof(T);
-  static_assert(BYTES == 8 || BYTES == 4 || BYTES == 2);
+  static_assert(BYTES % 16 == 0 || BYTES == 8 || BYTES == 4 || BYTES == 2);
   uint32_t words[(BYTES + 3) / 4];
 
   __device__ __forceinline__ void load(const T* p) {
-    if constexpr (BYTES == 8) {
+    if constexpr (BYTES % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < BYTES / 16; ++i) set_words(i, reinterpret_cast<const uint4*>(p)[i]);
+    } else if constexpr (BYTES == 8) {
       const uint64_t x = *reinterpret_cast<const uint64_t*>(p);
       words[0] = static_cast<uint32_t>(x), words[1] = static_cast<uint32_t>(x >> 32);
     } else if constexpr (BYTES == 4) {
@@ -48,8 +51,21 @@ struct Pack {
       words[0] = *reinterpret_cast<const uint16_t*>(p);
     }
   }
+  // Memory that nobody reads again.
+  __device__ __forceinline__ void load_once(const T* p) {
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; ++i) set_words(i, __ldcs(reinterpret_cast<const uint4*>(p) + i));
+  }
+  __device__ __forceinline__ void set_words(int i, const uint4& x) {
+    words[4 * i] = x.x, words[4 * i + 1] = x.y, words[4 * i + 2] = x.z, words[4 * i + 3] = x.w;
+  }
   __device__ __forceinline__ void store(T* p) const {
-    if constexpr (BYTES == 8)
+    if constexpr (BYTES % 16 == 0) {
+#pragma unroll
+      for (int i = 0; i < BYTES; i += 16)
+        reinterpret_cast<uint4*>(p)[i / 16] =
+            make_uint4(words[i / 4], words[i / 4 + 1], words[i / 4 + 2], words[i / 4 + 3]);
+    } else if constexpr (BYTES == 8)
       *reinterpret_cast<uint64_t*>(p) = words[0] | static_cast<uint64_t>(words[1]) << 32;
     else if constexpr (BYTES == 4)
       *reinterpret_cast<uint32_t*>(p) = words[0];
@@ -66,6 +82,9 @@ struct Pack {
   __device__ __forceinline__ void set(const float (&x)[VEC]) {
     if constexpr (VEC == 1) {
       words[0] = bits_of(Number<T>::round(x[0]));
+    } else if constexpr (sizeof(T) == 4) {
+#pragma unroll
+      for (int i = 0; i < VEC; ++i) words[i] = __float_as_uint(x[i]);
     } else {
 #pragma unroll
       for (int i = 0; i < VEC; i += 2) words[i / 2] = Number<T>::pack(x[i], x[i + 1]);
@@ -88,6 +107,14 @@ __device__ __forceinline__ void load_pack(const T* p, float (&x)[VEC]) {
   pack.load(p);
 #pragma unroll
   for (int c = 0; c < VEC; ++c) x[c] = pack.at(c);
+}
+
+// x, computed now: the compiler would rather copy a pack whose registers are loaded again.
+__device__ __forceinline__ float settled(float x) {
+#ifdef __CUDACC_RTC__
+  asm volatile("" : "+f"(x));
+#endif
+  return x;
 }
 
 // at + step, computed now: the compiler would rather keep the address of every token of an unrolled loop in registers.

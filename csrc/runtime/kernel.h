@@ -1,8 +1,8 @@
 // The registry of compiled kernels and the one way to launch them.
 //
 // A host function says
-//     auto kernel = pick<kernels::l2norm>("l2norm", x.device, {.T = x.dtype, .BD = 128});
-//     kernel.launch(ceil_div(R, kernel.tiles.BR), {.x = x.data, ...});
+//     auto kernel = pick<kernels::l2norm>("l2norm", x.device, {.T = x.dtype, .ALIGNED = true});
+//     kernel.launch(ceil_div(rows.R, kernel.tiles.THREADS / 32), {.x = x.data, ...});
 // On a CUDA device this finds the cubin compiled for these keys and this GPU, loads it on first use (also while a
 // stream is being captured) and launches it on torch's current stream. On the CPU it calls the kernel's CPU twin,
 // gdn::cpu::l2norm, with the same keys and arguments. Keys, Args and Tiles are generated from the table and from the
@@ -35,7 +35,7 @@ struct Cubin {
 
 struct KernelInfo {
   const char* name;
-  const char* key_names;  // "T, BD"
+  const char* key_names;  // "T, ALIGNED"
   bool early;  // its blocks may start while the kernel ahead of it still runs, which they wait for themselves
   int n_keys;
   int n_variants;
