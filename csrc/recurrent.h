@@ -206,14 +206,33 @@ inline void launch_step(const char* op, const RecurrentSizes& s, Device device, 
   kernel.launch(tiles, {.rule = a, .ahead = fetch_distance(device)});
 }
 
-// Launches the kernel for these sizes: one token a row of a plain step on states moved 16 bytes at a time has a kernel
-// of its own. `states`: what is read or written, whichever is given; `more`: speculation, see PoolSlots.
+// Whether every row has few tokens, and states are stored whole and rounded to nearest: fused_recurrent_verify.cu.
+inline bool short_rows(const RecurrentSizes& s, const FusedRecurrentArgs& a) {
+  const SpecArgs& spec = a.spec;
+  const int64_t size = spec.steps ? element_size(static_cast<DType>(spec.steps_dtype)) : 0;
+  const bool aside = reinterpret_cast<uintptr_t>(spec.steps) % 16 == 0 && spec.steps_stride * size % 16 == 0 &&
+                     spec.steps_stride_t * size % 16 == 0;
+  return s.T >= 1 && (s.packed ? spec.most_tokens : s.T) <= kMostVerified && aside && spec.seed == nullptr &&
+         spec.checkpoints.data == nullptr;
+}
+
+// Launches the kernel for these sizes: square heads whose states are moved 16 bytes at a time have one for one token a
+// row of a plain step, and one for rows of few tokens. `states`: what is read or written, whichever is given; `more`:
+// speculation, see PoolSlots.
 inline void launch_recurrent(const char* op, const RecurrentSizes& s, Device device, const View& states,
                              bool state_v_first, bool more, FusedRecurrentArgs a) {
   const DType S = states.defined() ? states.dtype : DType::fp32;
   const bool aligned = (s.K == 64 || s.K == 128) && s.V % 16 == 0 && S != DType::fp8 && states_aligned(states);
-  if (aligned && s.K == s.V && s.T == 1 && !s.packed && !more && !runs_cpu_twins(device)) {
+  const bool square = aligned && s.K == s.V && !runs_cpu_twins(device);
+  if (square && s.T == 1 && !s.packed && !more) {
     launch_step(op, s, device, S, state_v_first, a);
+    return;
+  }
+  if (square && short_rows(s, a)) {
+    const auto kernel = pick<kernels::fused_recurrent_verify>(
+        op, device, {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K)});
+    // Packed, one more "row" has the tokens that belong to none.
+    kernel.launch((s.N + s.packed) * s.HV * (s.V / kernel.tiles.BV), {.rule = a, .ahead = fetch_distance(device)});
     return;
   }
   const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;

@@ -38,6 +38,16 @@ FUSED_RECURRENT_STEP = Kernel(
     cpu=False,
     early=True,
 )
+FUSED_RECURRENT_VERIFY = Kernel(
+    name="fused_recurrent_verify",
+    source="csrc/cuda/fused_recurrent_verify.cu",
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128)},
+    tune=lambda v, arch: dict(warps=8, BV=64),
+    tiles=("BV",),
+    hot=True,
+    cpu=False,
+    early=True,
+)
 
 
 def _ring_tune(v: dict, arch: int) -> dict:

@@ -11,6 +11,7 @@ from gdn_ops.kernels import (
     FUSED_RECURRENT,
     FUSED_RECURRENT_RING,
     FUSED_RECURRENT_STEP,
+    FUSED_RECURRENT_VERIFY,
     GATED_RMSNORM,
     GDN_DECODE_STEP,
     MOVE_SLOTS,
@@ -289,7 +290,7 @@ TABLE = (
         ),
         dtypes="bf16 fp16 fp32",
         replaces="FLA fused_recurrent_gated_delta_rule",
-        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP),
+        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP, FUSED_RECURRENT_VERIFY),
     ),
     Op(
         name="fused_recurrent_gated_delta_rule_update",
@@ -303,7 +304,7 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         out=True,
         replaces="SGLang and vLLM fused_sigmoid_gating_delta_rule_update, LightLLM and FastDeploy fused_recurrent_gated_delta_rule",
-        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP),
+        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP, FUSED_RECURRENT_VERIFY),
     ),
     Op(
         name="fused_recurrent_gated_delta_rule_packed_decode",
@@ -314,7 +315,7 @@ TABLE = (
         outputs=(),
         dtypes="bf16 fp16 fp32",
         replaces="SGLang and vLLM fused_recurrent_gated_delta_rule_packed_decode",
-        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP),
+        kernels=(FUSED_RECURRENT, FUSED_RECURRENT_STEP, FUSED_RECURRENT_VERIFY),
     ),
     Op(
         name="fused_recurrent_gated_delta_rule_ring",

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backends import Backend
 from harness import guarded
 from recurrent_cases import BF16, FP16, FP32, Case, bits, check, lengths, setup, table, with_steps
 from recurrent_cases import run_update as run
@@ -21,10 +22,16 @@ CASES = [
     Case("odd-sizes", B=2, T=3, K=48, V=20, state=BF16),
     Case("odd-sizes-v-first", lengths=(3, 1), K=100, V=13, v_first=True),
     Case("largest", HV=1, B=1, T=2, K=256, V=256, v_first=True),
+    Case("short-rows", B=3, T=3, V=64, raw=True, H=2, HV=4),
+    Case("short-rows-v-first", B=2, T=4, V=64, v_first=True, state=FP16, dtype=FP16, scale=0.5),
+    Case("short-rows-K128", lengths=(3, 0, 1, 4), before=1, after=2, K=128, V=128, HV=1, raw=True, state=BF16, index=torch.int32),
+    Case("short-rows-K128-v-first", B=2, T=4, K=128, V=128, H=1, HV=2, v_first=True, l2norm=False, gates=BF16),
     Case("no-rows", B=0, T=3),
     Case("no-tokens", T=0),
 ]
+SHORT = [c for c in CASES if c.name.startswith("short-rows")]
 per_case = pytest.mark.parametrize("case", CASES, ids=str)
+per_V = pytest.mark.parametrize("V", [32, 64], ids=["token loop", "short rows"])  # K = 64: square heads have a kernel
 
 
 def accepted(case, device, columns=4):
@@ -43,7 +50,7 @@ def test_slots_of_every_token(backend, case):
     assert torch.equal(run(case, again, **options), o) and torch.equal(bits(again.storage), bits(x.storage))
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3]], ids=str)
+@pytest.mark.parametrize("case", [CASES[0], CASES[2], CASES[3], *SHORT[:3]], ids=str)
 def test_write_table(backend, case):
     """Stores go to another table, where a slot below min_slot or past the pool skips that store alone."""
     x = setup(case, backend.device, count=2 + 8 * case.N)
@@ -61,10 +68,11 @@ def test_write_table(backend, case):
     assert written == sorted(slot for slot in live if 1 <= slot < len(x.pool)) and len(written) < len(live)
 
 
-def test_tables_of_either_rank(backend):
+@per_V
+def test_tables_of_either_rank(backend, V):
     """Start from a column and store one final state; start from a slot and store every state; without accepted counts start
     from column 0; nothing stored."""
-    case = Case("", B=2, T=3, raw=True, v_first=True)
+    case = Case("", V=V, B=2, T=3, raw=True, v_first=True)
     read, flat = table(case, backend.device), torch.tensor([9, 10], dtype=torch.int32, device=backend.device)
     fresh = lambda: setup(case, backend.device, count=11)  # noqa: E731
     counts = torch.tensor([4, 2], device=backend.device)
@@ -74,10 +82,11 @@ def test_tables_of_either_rank(backend):
     assert check(case, fresh(), ssm_indices=read, num_accepted_tokens=counts, update_state=False)[1] == []
 
 
+@per_V
 @pytest.mark.parametrize("counts", [(0, 1, 5), (-1, 4, 6), (2**31 - 1, 2, -(2**31))], ids=str)
-def test_accepted_counts_outside_their_range(backend, counts):
+def test_accepted_counts_outside_their_range(backend, counts, V):
     """Such a row is padding: zeros out, nothing read or written."""
-    case = Case("", B=3, T=4, raw=True)
+    case = Case("", V=V, B=3, T=4, raw=True)
     x = setup(case, backend.device, count=13)
     x.q[0] = x.k[2] = float("nan")
     counts = torch.tensor(counts, device=backend.device)
@@ -85,20 +94,22 @@ def test_accepted_counts_outside_their_range(backend, counts):
     assert written == [5, 6, 7, 8] and not o[0].any() and not o[2].any()
 
 
+@per_V
 @pytest.mark.parametrize("min_slot, start", [(0, -1), (1, 0), (0, 99)])
-def test_padded_rows(backend, min_slot, start):
+def test_padded_rows(backend, min_slot, start, V):
     """A row whose start column is no slot is padding, whatever its other columns hold."""
-    case = Case("", lengths=(2, 3), after=1)
+    case = Case("", V=V, lengths=(2, 3), after=1)
     x, slots = setup(case, backend.device, count=9), table(case, backend.device).clone()
     slots[0, 2] = start
     o, written = check(case, x, ssm_indices=slots, num_accepted_tokens=torch.tensor([3, 1], device=backend.device), min_slot=min_slot)
     assert written == [5, 6, 7] and not o[:, :2].any()
 
 
+@per_V
 @pytest.mark.parametrize("what", ["ssm_indices", "ssm_write_indices", "parents", "intermediate_states"])
-def test_rows_longer_than_a_table(backend, what):
+def test_rows_longer_than_a_table(backend, what, V):
     """More tokens than columns, which only the device knows: the row is padding."""
-    case = Case("", lengths=(2, 3, 1))
+    case = Case("", V=V, lengths=(2, 3, 1))
     x = setup(case, backend.device, [6, 7, 8], count=9)
     narrow = table(case, backend.device, columns=2, first=0)
     options = {what: narrow} if what != "parents" else {what: narrow * 0 - 1}
@@ -108,9 +119,10 @@ def test_rows_longer_than_a_table(backend, what):
     assert not o[:, 2:5].any() and o[:, :2].any() and written == ([0, 1, 4] if what.startswith("ssm") else [6, 8])
 
 
+@per_V
 @pytest.mark.parametrize("v_first", [False, True])
-def test_has_initial_state(backend, v_first):
-    case = Case("", B=2, T=2, v_first=v_first)
+def test_has_initial_state(backend, v_first, V):
+    case = Case("", V=V, B=2, T=2, v_first=v_first)
     x, slots = setup(case, backend.device, count=9), table(case, backend.device)
     x.pool[2] = float("nan")
     flags = torch.tensor([False, True], device=backend.device)
@@ -138,6 +150,17 @@ def test_accepted_drafts_count(backend, accepted, want):
     assert o.flatten().tolist() == [want] * 16
 
 
+@pytest.mark.parametrize(
+    "case, kernel", [(Case("", V=64, T=16), "verify"), (Case("", V=64, T=17), ""), (Case("", T=16), ""), (Case("", V=64), "step")]
+)
+def test_kernel_by_size(case, kernel):
+    """Square heads have a kernel for rows of up to 16 tokens, and one for single tokens of a plain step."""
+    with Backend("interpreter") as backend:
+        backend.count_only = True
+        run(case, setup(case))
+    assert [label.split("-")[0] for label in backend.launches] == ["fused_recurrent" + (kernel and f"_{kernel}")]
+
+
 # ---- intermediate states -----------------------------------------------------------------------------------------
 
 
@@ -154,9 +177,10 @@ def test_intermediate_states(backend, case, steps):
     assert written == [] and stored == sorted(want)
 
 
-def test_intermediate_states_and_the_pool(backend):
+@per_V
+def test_intermediate_states_and_the_pool(backend, V):
     """Both at once; slots past the buffer; rows are slots without intermediate_indices; padded rows store nothing."""
-    case = Case("", B=3, T=2, K=128, v_first=True, state=BF16)
+    case = Case("", V=V, B=3, T=2, v_first=True, state=BF16)
     x = setup(case, backend.device, [1, -1, 3])
     buffer = with_steps(case, x, backend.device, 3, columns=2, dtype=BF16)
     _, written, stored = check(case, x, intermediate_states=buffer)
@@ -167,10 +191,11 @@ def test_intermediate_states_and_the_pool(backend):
         assert len(check(case, x, intermediate_states=buffer, intermediate_indices=slots)[2]) == 2 * ((slots[::2] < 3).sum().item())
 
 
+@per_V
 @pytest.mark.parametrize("v_first", [False, True])
-def test_batch_does_not_matter(backend, v_first):
+def test_batch_does_not_matter(backend, v_first, V):
     """A row alone and among others, with everything at once: the same bits."""
-    case = Case("", B=4, T=3, K=128, raw=True, v_first=v_first)
+    case = Case("", V=V, B=4, T=3, raw=True, v_first=v_first)
     x, alone = setup(case, backend.device, count=17), setup(case, backend.device, count=17)
     options = dict(ssm_indices=table(case, backend.device), num_accepted_tokens=accepted(case, backend.device))
     options |= dict(parents=torch.tensor([[-1, 0, 0], [0, 0, 1]] * 2, device=backend.device))

@@ -14,54 +14,14 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent_ring.h"
-#include "gates.h"
 #include "head_state.h"
 #include "masked_state.h"
 #include "overlap.h"
+#include "tokens.h"
 
 namespace gdn {
 
-// ---- tokens and entries ----------------------------------------------------------------------------------------
-
-// K elements of a row of q or k, BK / 32 a lane: as they are in memory, then as the rule uses them.
-template <int BK>
-struct Vector {
-  static constexpr int N = BK / 32;
-  uint32_t bits[N];
-
-  __device__ __forceinline__ void load(const RowsArg& x, uint32_t row, int64_t t, uint32_t h, int K, int32_t dtype) {
-    const int64_t at = row * x.stride_r + t * x.stride_t + h * x.stride_h + threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const bool inside = static_cast<int>(threadIdx.x % 32) + 32 * i < K;
-      bits[i] = inside ? load_bits(x.data, at + 32 * i, dtype) : 0;
-    }
-  }
-
-  __device__ __forceinline__ void values(float (&y)[N], bool l2norm, float scale, int32_t dtype) const {
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      y[i] = bits_value(bits[i], dtype);
-      sum = fmaf(y[i], y[i], sum);
-    }
-    sum = warp_sum(sum);
-    if (l2norm) scale *= rsqrtf(sum + 1e-6f);
-#pragma unroll
-    for (int i = 0; i < N; ++i) y[i] *= scale;
-  }
-};
-
-// g and beta of token t.
-__device__ __forceinline__ void token_gates(const FusedRecurrentRingArgs& a, uint32_t row, int64_t t, uint32_t hv,
-                                            uint32_t h, float& g, float& beta) {
-  const uint32_t j = hv - h * a.group;
-  const auto gate = [&](const GateArg& x) { return gate_number(x, gate_at(x, row, h, j) + t * x.at.stride_t); };
-  g = a.g.at.data ? gate(a.g) : 0.0f, beta = a.beta.at.data ? gate(a.beta) : 1.0f;
-  if (a.A_log.at.data)
-    raw_gates(g, beta, gate_number(a.A_log, hv * a.A_log.at.stride_h),
-              gate_number(a.dt_bias, hv * a.dt_bias.at.stride_h));
-}
+// ---- entries ----------------------------------------------------------------------------------------
 
 // The sum of x over the lanes after this one, and over all.
 __device__ __forceinline__ float sum_after(float x, float& all) {
@@ -104,13 +64,15 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   using Made = StateOf<MASKED, S, VFIRST, BK, BV>;
   using State = typename Made::Type;
   constexpr int THREADS = State::THREADS, WARPS = THREADS / 32, N = 2 * NT;
-  constexpr int READ = State::PARTS * N * BV, E = 16, FOLD = E * (BK + BV);  // E entries are folded at a time
-  __shared__ float z[N * BK];                                                // the tokens' k, then their q
+  constexpr int E = 16;  // entries that are folded at a time, and loaded ahead of their use
+  constexpr int READ = State::PARTS * N * BV, FOLD = E * (BK + BV);
+  constexpr int PARTS = THREADS / BV, KEYS = E / WARPS, US = E / PARTS;  // sums of u; loads of a warp, of a thread
+  __shared__ float z[N * BK];                                            // the tokens' k, then their q
   __shared__ float buffer[READ > FOLD ? READ : FOLD];  // read-outs of the state; or entries on their way into it
   __shared__ float products[(kMostEntries + NT) * N];  // of the entries' k, decayed, and of the tokens' k with z
   __shared__ float weights[kMostEntries + 1];          // what is left of the entries, and of the frozen state
   __shared__ float gates[2][NT];                       // g, beta
-  __shared__ float aside[N * BV];                      // sums over entries
+  __shared__ float aside[PARTS * N * BV];              // sums over entries
   __shared__ float own[NT * BV];                       // u of the tokens, decayed
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
@@ -123,7 +85,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
 
   // As in fused_recurrent_step.cu.
   const auto h_of = [&](uint32_t hv) { return divide(hv, a.ratio); };
-  const auto prefetch = [&](uint32_t block) {
+  const auto prefetch = [&](uint32_t block, int first, int threads) {
     const uint32_t n = divide(block, a.units), unit = block - n * static_cast<uint32_t>(a.HV * slices);
     if (n >= a.N) return;
     const uint32_t hv = divide(unit, a.slices);
@@ -132,18 +94,18 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
     if (MASKED || slot < a.min_slot || slot >= a.slots) return;
     if (const int64_t m = a.entries.words ? 0 : load_index(a.lengths, slot); m > 0 && m <= a.R) {  // and its entries
       constexpr int KEY = BK / 32, U = BV / 32;                                                    // lines
-      for (int i = tid; i < m * KEY; i += THREADS)
+      for (int i = first; i < m * KEY; i += threads)
         prefetch_line(a.ring_k.data + slot * a.ring_k.stride + (i / KEY * a.H + h_of(hv)) * K + i % KEY * 32);
-      for (int i = tid; i < m * U; i += THREADS)
+      for (int i = first; i < m * U; i += threads)
         prefetch_line(a.ring_u.data + slot * a.ring_u.stride + (i / U * a.HV + hv) * V + v0 + i % U * 32);
-      if (tid < m) prefetch_line(a.ring_g.data + slot * a.ring_g.stride + tid * a.HV + hv);
+      for (int i = first; i < m; i += threads) prefetch_line(a.ring_g.data + slot * a.ring_g.stride + i * a.HV + hv);
     }
     if constexpr (!MASKED)
       State::prefetch(static_cast<const S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V +
                           (VFIRST ? v0 * K : v0),
-                      V);
+                      V, first, threads);
   };
-  if (blockIdx.x < a.ahead) prefetch(blockIdx.x);
+  if (blockIdx.x < a.ahead) prefetch(blockIdx.x, tid, THREADS);
   wait_for_kernel_ahead();
   let_next_kernel_start();
   const bool commits = a.entries.words != 0, varlen = a.cu_seqlens.words != 0, outside = varlen && n == a.N;
@@ -195,7 +157,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
     S* const tile =
         static_cast<S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V + (VFIRST ? v0 * K : v0);
 
-    // Loads of the first tokens, then of the state, which stay on their way.
+    // Loads of the first tokens, of the first entries and of the state, which stay on their way.
     Vector<BK> token;
     uint32_t v_bits[NT];
     const auto load_tokens = [&](int t0) {
@@ -208,10 +170,21 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
               load_bits(a.v.data, row * a.v.stride_r + (t0 + i) * a.v.stride_t + hv * a.v.stride_h + v, a.dtype);
     };
     load_tokens(0);
+    const auto load_key = [&](int j, float (&x)[BK / 32]) {
+#pragma unroll
+      for (int i = 0; i < BK / 32; ++i) x[i] = lane + 32 * i < K ? ring_k[j * step_k + lane + 32 * i] : 0.0f;
+    };
+    const int part = tid / BV, column = tid % BV;  // of the sums over u
+    float keys[KEYS][BK / 32] = {}, us[US] = {};
+#pragma unroll
+    for (int i = 0; i < KEYS; ++i)
+      if (warp + i * WARPS < m) load_key(warp + i * WARPS, keys[i]);
+#pragma unroll
+    for (int i = 0; i < US; ++i)
+      if (part + i * PARTS < m && v0 + column < V) us[i] = ring_u[(part + i * PARTS) * step_u + column];
     State state = Made::make(K, V - v0);
     state.load(tile, V);
-    if (const uint32_t later = blockIdx.x + a.ahead; unit == start && later < gridDim.x) prefetch(later);
-    if (warp == 0) store_weights(weights, ring_g, a.HV, m);
+    if (warp == WARPS - 2) store_weights(weights, ring_g, a.HV, m);
     if constexpr (NT > 1) state.unpack();
 
     int ahead = m;  // entries before the tokens that the state lacks
@@ -229,49 +202,70 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
             ring_k[(m + t0 + warp) * step_k + lane + 32 * i] = y[i];
         }
       }
-      if (tid < nt) token_gates(a, row, t0 + tid, hv, h, gates[0][tid], gates[1][tid]);
+      if (warp == WARPS - 1 && lane < nt) token_gates(a, row, t0 + lane, hv, h, gates[0][lane], gates[1][lane]);
       __syncthreads();
       // The head's last slice is the last to have read its old ones.
       if (v0 + BV >= V && tid < nt) ring_g[(to + t0 + tid) * a.HV] = gates[0][tid];
 
       // Products of entries, a warp each, and of the tokens.
-#pragma unroll 2
-      for (int j = warp; j < ahead + nt; j += WARPS) {
-        const float* k = j < ahead ? ring_k + j * step_k : z + (j - ahead) * BK;
+      const auto multiply = [&](int j, const float (&x)[BK / 32], float left) {
         float y[N] = {};
 #pragma unroll
-        for (int i = 0; i < BK / 32; ++i) {
-          const float x = lane + 32 * i < K ? k[lane + 32 * i] : 0.0f;
+        for (int i = 0; i < BK / 32; ++i)
 #pragma unroll
-          for (int c = 0; c < N; ++c) y[c] = fmaf(x, z[c * BK + lane + 32 * i], y[c]);
-        }
+          for (int c = 0; c < N; ++c) y[c] = fmaf(x[i], z[c * BK + lane + 32 * i], y[c]);
         spread_sums<32, 1, N>(y, lane);
-        const float left = j < ahead ? weights[j] : 1.0f;
         if (lane % (32 / N) == 0) products[j * N + lane / (32 / N)] = left * y[0];
+      };
+#pragma unroll
+      for (int i = 0; i < KEYS; ++i)
+        if (const int j = warp + i * WARPS; j < ahead) multiply(j, keys[i], weights[j]);
+#pragma unroll 1
+      for (int j = warp + E; j < ahead; j += WARPS) {
+        float x[BK / 32];
+        load_key(j, x);
+        multiply(j, x, weights[j]);
+      }
+      if (warp < nt) {
+        float x[BK / 32];
+#pragma unroll
+        for (int i = 0; i < BK / 32; ++i) x[i] = z[warp * BK + lane + 32 * i];
+        multiply(ahead + warp, x, 1);
       }
       __syncthreads();
 
-      // The entries' part of h^T z, of column v; kept aside while registers are wanted for the state.
-      if (tid < BV && v < V) {
+      // The entries' part of h^T z, kept aside while registers are wanted for the state.
+      {
         float x[N] = {};
-#pragma unroll 8
-        for (int j = 0; j < ahead; ++j) {
-          const float u = ring_u[j * step_u + tid];
+        const auto add = [&](int j, float u) {
 #pragma unroll
           for (int c = 0; c < N; ++c) x[c] = fmaf(products[j * N + c], u, x[c]);
-        }
+        };
 #pragma unroll
-        for (int c = 0; c < N; ++c) aside[c * BV + tid] = x[c];
+        for (int i = 0; i < US; ++i)
+          if (const int j = part + i * PARTS; j < ahead) add(j, us[i]);
+#pragma unroll 4
+        for (int j = part + E; j < ahead; j += PARTS) add(j, v0 + column < V ? ring_u[j * step_u + column] : 0.0f);
+#pragma unroll
+        for (int c = 0; c < N; ++c) aside[(part * N + c) * BV + column] = x[c];
       }
       if constexpr (NT == 1) state.unpack();
       state.template read_out<N>(z, buffer);
       __syncthreads();
 
+      // Threads without a column ask for a later block's state.
+      if (const uint32_t later = blockIdx.x + a.ahead; t0 == 0 && unit == start && tid >= BV && later < gridDim.x)
+        prefetch(later, tid - BV, THREADS - BV);
+
       const float frozen = t0 == 0 ? weights[kMostEntries] : 1.0f;
       float u[NT], decayed[NT], x[N], passed = 1;  // u; what is left of it, and of h, after the tokens so far
       if (tid < BV && v < V) {
 #pragma unroll
-        for (int c = 0; c < N; ++c) x[c] = fmaf(frozen, State::template read<N>(buffer, c, tid), aside[c * BV + tid]);
+        for (int c = 0; c < N; ++c) {
+          x[c] = frozen * State::template read<N>(buffer, c, tid);
+#pragma unroll
+          for (int p = 0; p < PARTS; ++p) x[c] += aside[(p * N + c) * BV + tid];
+        }
 #pragma unroll
         for (int t = 0; t < NT; ++t) {
           if (t >= nt) break;

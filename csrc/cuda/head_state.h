@@ -58,12 +58,13 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   }
 
   // Asks for the tile to be brought to L2, which changes nothing but how long `load` takes; also of a tile that another
-  // kernel still writes.
-  static __device__ __forceinline__ void prefetch(const S* tile, int V) {
+  // kernel still writes. By `threads` threads, of which this is number `first`.
+  static __device__ __forceinline__ void prefetch(const S* tile, int V, int first = threadIdx.x,
+                                                  int threads = THREADS) {
     constexpr int LINE = 128 / sizeof(S), ROW = VFIRST ? K : BV;  // elements
     constexpr int PER_ROW = ROW / LINE > 0 ? ROW / LINE : 1;
 #pragma unroll
-    for (int i = threadIdx.x; i < ROWS * PER_ROW; i += THREADS)
+    for (int i = first; i < ROWS * PER_ROW; i += threads)
       prefetch_line(tile + i / PER_ROW * (VFIRST ? K : V) + i % PER_ROW * LINE);
   }
 

@@ -63,17 +63,19 @@ __device__ __forceinline__ void unpack_16_bytes(const uint4& bits, float (&x)[VE
   }
 }
 
-// VEC numbers to memory, in any dtype in which they are a multiple of 16 bytes.
+// VEC numbers to memory, 4 or 8 at a time.
 template <class W, int VEC>
 __device__ __forceinline__ void store_numbers(W* p, const float (&y)[VEC]) {
+  using N = Number<W>;
   auto* to = reinterpret_cast<uint4*>(p);
   if constexpr (sizeof(W) == 4) {
 #pragma unroll
     for (int e = 0; e < VEC; e += 4)
       __stcs(to + e / 4, make_uint4(__float_as_uint(y[e]), __float_as_uint(y[e + 1]), __float_as_uint(y[e + 2]),
                                     __float_as_uint(y[e + 3])));
+  } else if constexpr (VEC == 4) {
+    *reinterpret_cast<uint2*>(p) = make_uint2(N::pack(y[0], y[1]), N::pack(y[2], y[3]));
   } else {
-    using N = Number<W>;
     __stcs(to, make_uint4(N::pack(y[0], y[1]), N::pack(y[2], y[3]), N::pack(y[4], y[5]), N::pack(y[6], y[7])));
   }
 }
