@@ -236,8 +236,9 @@ inline void launch_recurrent(const char* op, const RecurrentSizes& s, Device dev
     return;
   }
   const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;
-  const auto kernel =
-      pick<kernels::fused_recurrent>(op, device, {.S = S, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned});
+  const auto kernel = pick<kernels::fused_recurrent>(
+      op, device, {.S = aligned ? S : DType::fp32, .VFIRST = state_v_first, .BK = BK, .ALIGNED = aligned});
+  a.state_dtype = static_cast<int32_t>(S);
   const int64_t head_blocks = ceil_div(s.V, kernel.tiles.BV * kernel.tiles.WARPS);
   a.head_blocks = divisor(head_blocks), a.n_head_blocks = static_cast<int32_t>(head_blocks);
   // Packed, one more "sequence" has the tokens that belong to none.

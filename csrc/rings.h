@@ -36,7 +36,7 @@ inline Picked<kernels::fused_recurrent_ring> pick_ring(const char* op, const Rec
                                                        bool state_v_first) {
   const bool aligned = (s.K == 64 || s.K == 128) && s.K == s.V && states_aligned(pool);
   return pick<kernels::fused_recurrent_ring>(op, pool.device,
-                                             {.S = pool.dtype,
+                                             {.S = aligned ? pool.dtype : DType::fp32,
                                               .VFIRST = state_v_first,
                                               .BK = aligned ? static_cast<int>(s.K) : 256,
                                               .NT = aligned && s.T == 1 && !s.packed ? 1 : 4});
@@ -46,7 +46,7 @@ inline Picked<kernels::fused_recurrent_ring> pick_ring(const char* op, const Rec
 inline FusedRecurrentRingArgs ring_args(const RecurrentSizes& s, const View& pool, const View& ssm_indices,
                                         int64_t min_slot, const Rings& rings) {
   FusedRecurrentRingArgs a{};
-  a.pool = pool.data, a.pool_stride = pool.stride(0);
+  a.pool = pool.data, a.pool_stride = pool.stride(0), a.state_dtype = static_cast<int32_t>(pool.dtype);
   a.read = index_arg(ssm_indices), a.min_slot = std::max<int64_t>(min_slot, 0);
   a.ratio = divisor(s.ratio()), a.group = static_cast<int32_t>(s.ratio());
   a.N = static_cast<int32_t>(s.N), a.T = static_cast<int32_t>(s.T);

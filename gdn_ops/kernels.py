@@ -15,8 +15,8 @@ def _recurrent_tune(v: dict, arch: int) -> dict:
 FUSED_RECURRENT = Kernel(
     name="fused_recurrent",
     source="csrc/cuda/fused_recurrent.cu",
-    keys={"S": (*FLOAT, "fp8"), "VFIRST": (False, True), "BK": (64, 128, 256), "ALIGNED": (False, True)},
-    where=lambda v: (v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64) and not (v["S"] == "fp8" and v["ALIGNED"]),
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128, 256), "ALIGNED": (False, True)},
+    where=lambda v: v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and v["S"] == "fp32",  # S: as they are held; of any dtype
     tune=_recurrent_tune,
     tiles=("BV", "WARPS"),
 )
@@ -60,7 +60,7 @@ FUSED_RECURRENT_RING = Kernel(
     name="fused_recurrent_ring",
     source="csrc/cuda/fused_recurrent_ring.cu",
     keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128, 256), "NT": (1, 4)},
-    where=lambda v: v["BK"] != 256 or v["NT"] == 4,
+    where=lambda v: v["BK"] != 256 or (v["NT"] == 4 and v["S"] == "fp32"),  # 256: any sizes and dtype
     tune=_ring_tune,
     tiles=("BV",),
     hot=lambda v: v["NT"] == 1,

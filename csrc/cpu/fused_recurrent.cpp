@@ -128,10 +128,10 @@ void fused_recurrent(const kernels::fused_recurrent::Keys& keys, const kernels::
       using S = std::remove_pointer_t<decltype(s)>;
       parallel(N * a.HV, int64_t{a.K} * a.V, [&](int64_t i) { run<T, S>(a, keys.VFIRST, i / a.HV, i % a.HV); });
     };
-    if (keys.S == DType::fp8)
+    if (static_cast<DType>(a.state_dtype) == DType::fp8)
       with_states(static_cast<fp8*>(nullptr));
     else
-      with_float(keys.S, with_states);
+      with_float(static_cast<DType>(a.state_dtype), with_states);
   });
 }
 

@@ -88,7 +88,7 @@ void fused_recurrent_ring(const kernels::fused_recurrent_ring::Keys& keys,
   const int64_t N = a.N + (a.cu_seqlens.words != 0);
   with_float(static_cast<DType>(a.dtype), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    with_float(keys.S, [&](auto* s) {
+    with_float(static_cast<DType>(a.state_dtype), [&](auto* s) {
       using S = std::remove_pointer_t<decltype(s)>;
       parallel(N * a.H, int64_t{a.K} * a.V, [&](int64_t i) { run<T, S>(a, keys.VFIRST, i / a.H, i % a.H); });
     });

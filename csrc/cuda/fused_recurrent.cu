@@ -9,10 +9,10 @@
 //   K first: a load is VEC elements along V; LV lanes cover BV columns, so 32-byte sectors are used whole
 // Every load of the state is issued before its first use, and the token's own loads before that.
 // ALIGNED: K == BK, V a multiple of BV, states on 16 bytes; other variants mask by the sizes at run time and move
-// states one element at a time, in the same lanes. Speculative decoding (SpecArgs): states stored after every token,
-// start columns by accepted counts, draft trees; checkpoints; states in fp8; and stochastic rounding of bf16 ones. Sums
-// over K go in one order whatever the batch: a row's result never depends on its neighbours. Plain steps of one token
-// have a kernel of their own, fused_recurrent_step.cu.
+// states of any dtype one element at a time, in the lanes of fp32. Speculative decoding (SpecArgs): states stored after
+// every token, start columns by accepted counts, draft trees; checkpoints; states in fp8; and stochastic rounding of
+// bf16 ones. Sums over K go in one order whatever the batch: a row's result never depends on its neighbours. Plain
+// steps of one token have a kernel of their own, fused_recurrent_step.cu.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent.h"
@@ -198,14 +198,16 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
   }
 
   const int64_t at = static_cast<int64_t>(hv) * a.KV;
-  const S* const h0 = static_cast<const S*>(a.h0) + slot * a.h0_stride + at;
+  const int64_t h0 = slot * a.h0_stride + at;
+  const int32_t dtype = ALIGNED ? Number<S>::code : a.state_dtype;  // of states
   if (tokens == 0) {  // the functional op's final state is its initial state
     if (pool || a.ht == nullptr) return;
 #pragma unroll 1
     for (int i = lane; i < BV * K; i += 32) {
       const int k = VFIRST ? i % K : i / BV, v = v0 + (VFIRST ? i / K : i % BV), e = VFIRST ? v * K + k : k * V + v;
-      const auto* bits = reinterpret_cast<const typename Number<S>::Bits*>(h0);
-      if (v < V) static_cast<float*>(a.ht)[n * a.ht_stride + at + e] = a.h0 ? Number<S>::value(bits[e]) : 0.0f;
+      if (v < V)
+        static_cast<float*>(a.ht)[n * a.ht_stride + at + e] =
+            a.h0 ? state_value(state_bits(a.h0, h0 + e, dtype), dtype) : 0.0f;
     }
     return;
   }
@@ -235,12 +237,12 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
     if (now.token != 0) source.load(token, a, lanes, now.token, K);
   }
 
-  const float unit = sizeof(S) == 1 ? a.spec.scales[hv * a.spec.scales_stride] : 1.0f;  // of fp8
+  const float unit = dtype == kFP8 ? a.spec.scales[hv * a.spec.scales_stride] : 1.0f;
 
   for (Walk next; now.target < tokens; now = next) {
     if (now.afresh) {
       state.clear();
-      if (a.h0 != nullptr && has_state) state.load(h0, lanes, v0, K, V, unit);
+      if (a.h0 != nullptr && has_state) state.load(a.h0, h0, dtype, lanes, v0, K, V);
     }
 
     // The token's own numbers, while the state is on its way.
@@ -266,7 +268,7 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
     const float decay = expf(g);
     next = now, next.next(a.spec, n, tokens, last);
     if (next.target < tokens) source.load(token, a, lanes, next.token, K);
-    if (now.afresh) state.unpack();
+    if (now.afresh) state.unpack(dtype, unit);
 
     // Both read-outs of every column in one exchange: lanes of the lower half along K end with s_k, of the upper with
     // s_q.
@@ -293,51 +295,51 @@ __device__ __forceinline__ void fused_recurrent(const FusedRecurrentArgs& a) {
       for (int i_k = 0; i_k < L::NK; ++i_k) state.at(i_v, i_k) = fmaf(k[i_k], b_u, decay * state.at(i_v, i_k));
     }
 
-    if (now.token == now.target) {
-      void* aside = nullptr;  // a state on the way: of every token, or a checkpoint
-      int64_t i = 0;
-      int32_t dtype = 0;
-      if (steps >= 0) aside = a.spec.steps, i = steps + now.target * a.spec.steps_stride_t, dtype = a.spec.steps_dtype;
-      if (const CheckpointArgs& c = a.spec.checkpoints; c.data) {
-        const int64_t given = c.prefix.words ? index_value(index_bits(c.prefix, n), c.prefix.words) : 0;
-        const int64_t before = given > 0 ? given : 0;
-        const int64_t after = before + now.target + 1, j = after / c.every - before / c.every - 1;
-        if (after % c.every == 0 && j < c.columns) {
-          const int64_t to = index_value(index_bits(c.slots, n, j * c.slots_step), c.slots.words);
-          if (to >= a.min_slot && to < c.n_slots) aside = c.data, i = to * c.stride + at, dtype = c.dtype;
+    if (now.token != now.target) continue;
+#pragma unroll 1
+    for (int own = 0; own < 2; ++own) {
+      void* p = nullptr;
+      int64_t i = 0, key = 0;
+      int32_t to_dtype = dtype;
+      bool seeded = false;
+      if (!own) {  // a state on the way: of every token, or a checkpoint
+        if (steps >= 0) p = a.spec.steps, i = steps + now.target * a.spec.steps_stride_t, to_dtype = a.spec.steps_dtype;
+        if (const CheckpointArgs& c = a.spec.checkpoints; c.data) {
+          const int64_t given = c.prefix.words ? index_value(index_bits(c.prefix, n), c.prefix.words) : 0;
+          const int64_t before = given > 0 ? given : 0;
+          const int64_t after = before + now.target + 1, j = after / c.every - before / c.every - 1;
+          if (after % c.every == 0 && j < c.columns) {
+            const int64_t to = index_value(index_bits(c.slots, n, j * c.slots_step), c.slots.words);
+            if (to >= a.min_slot && to < c.n_slots) p = c.data, i = to * c.stride + at, to_dtype = c.dtype;
+          }
         }
-      }
-      if (aside) {
-        const auto as_is = [](float x, int, int) { return x; };
-        const bool whole = !ALIGNED || (reinterpret_cast<uint64_t>(aside) + i * sizeof(S)) % 16 == 0;
-        if (Number<S>::code != kFP8 && dtype == Number<S>::code && whole)
-          state.store(static_cast<S*>(aside) + i, lanes, v0, K, V);
-        else if (dtype == kBF16)
-          state.store_each(static_cast<bf16*>(aside) + i, lanes, v0, K, V, as_is);
-        else if (dtype == kFP16)
-          state.store_each(static_cast<fp16*>(aside) + i, lanes, v0, K, V, as_is);
-        else
-          state.store_each(static_cast<float*>(aside) + i, lanes, v0, K, V, as_is);
-      }
-      if (a.ht && (a.spec.every || now.target == tokens - 1)) {
+      } else if (a.ht && (a.spec.every || now.target == tokens - 1)) {  // the state itself
         const int64_t to = a.spec.every ? column(now.target) : a.write.words ? slot_value(write, a.write.words) : slot;
         const bool kept = last >= 0 && to == slot && now.target != last;
-        if (kept || (pool && (to < a.min_slot || to >= a.slots))) continue;
-        const int64_t i = to * a.ht_stride + at;
-        if (Number<S>::code == kFP8) {
-          state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int, int) { return x / unit; });
-        } else if (Number<S>::code == kBF16 && a.spec.seed) {
-          const uint64_t key = rounding_key(*a.spec.seed, to);
-          state.store_each(static_cast<S*>(a.ht) + i, lanes, v0, K, V, [&](float x, int k, int v) {
-            const uint32_t random = rounding_bits(key, static_cast<uint32_t>(at) + k * V + v);
-            return __uint_as_float(round_at_random(__float_as_uint(x), random));
-          });
-        } else if (Number<S>::code != kFP32 && a.ht_fp32) {
-          state.store(static_cast<float*>(a.ht) + i, lanes, v0, K, V);
-        } else {
-          state.store(static_cast<S*>(a.ht) + i, lanes, v0, K, V);
+        if (kept || (pool && (to < a.min_slot || to >= a.slots))) break;
+        p = a.ht, i = to * a.ht_stride + at;
+        if (a.ht_fp32) to_dtype = kFP32;
+        seeded = dtype == kBF16 && a.spec.seed;
+        if (seeded) key = rounding_key(*a.spec.seed, to);
+      }
+      if (p == nullptr) continue;
+      if constexpr (ALIGNED) {
+        if (!seeded && (reinterpret_cast<uint64_t>(p) + i * size_of(to_dtype)) % 16 == 0) {
+          if (to_dtype == kFP32)
+            state.store(static_cast<float*>(p) + i, lanes, v0, K, V);
+          else if (to_dtype == kBF16)
+            state.store(static_cast<bf16*>(p) + i, lanes, v0, K, V);
+          else
+            state.store(static_cast<fp16*>(p) + i, lanes, v0, K, V);
+          continue;
         }
       }
+      const float divisor = to_dtype == kFP8 ? unit : 1.0f;
+      state.store_each(p, i, to_dtype, lanes, v0, K, V, [&](float x, int k, int v) {
+        if (!seeded) return x / divisor;
+        const uint32_t random = rounding_bits(key, static_cast<uint32_t>(at) + k * V + v);
+        return __uint_as_float(round_at_random(__float_as_uint(x), random));
+      });
     }
   }
 }

@@ -74,8 +74,9 @@ struct FusedRecurrentArgs {
   int64_t o_stride;
   int32_t dtype;  // of q, k, v and o
   float scale;
-  int32_t l2norm;   // flag: q and k are normalised here
-  int32_t ht_fp32;  // flag: states are written in fp32, whatever dtype they are read in
+  int32_t l2norm;       // flag: q and k are normalised here
+  int32_t state_dtype;  // of h0, and of ht
+  int32_t ht_fp32;      // flag: states are written in fp32, whatever dtype they are read in
   SpecArgs spec;
 };
 

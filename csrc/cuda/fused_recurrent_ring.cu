@@ -50,12 +50,12 @@ __device__ __forceinline__ void store_weights(float* weights, const float* g, in
 template <bool MASKED, class S, bool VFIRST, int BK, int BV>
 struct StateOf {
   using Type = HeadState<S, VFIRST, BK, BV, 8>;
-  static __device__ __forceinline__ Type make(int, int) { return Type(); }
+  static __device__ __forceinline__ Type make(int, int, int32_t) { return Type(); }
 };
 template <class S, bool VFIRST, int BK, int BV>
 struct StateOf<true, S, VFIRST, BK, BV> {
-  using Type = MaskedState<S, VFIRST>;
-  static __device__ __forceinline__ Type make(int K, int columns) { return Type(K, columns); }
+  using Type = MaskedState<VFIRST>;
+  static __device__ __forceinline__ Type make(int K, int columns, int32_t dtype) { return Type(K, columns, dtype); }
 };
 
 template <class S, bool VFIRST, int BK, int NT, int BV>
@@ -154,8 +154,9 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
     const int v0 = (unit - static_cast<int>(hv) * slices) * BV, v = v0 + tid;
     float* const ring_u = a.ring_u.data + slot * a.ring_u.stride + hv * V + v0;
     float* const ring_g = a.ring_g.data + slot * a.ring_g.stride + hv;
+    const int64_t at = slot * a.pool_stride + static_cast<int64_t>(hv) * K * V + (VFIRST ? v0 * K : v0);
     S* const tile =
-        static_cast<S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V + (VFIRST ? v0 * K : v0);
+        reinterpret_cast<S*>(static_cast<char*>(a.pool) + at * (MASKED ? size_of(a.state_dtype) : sizeof(S)));
 
     // Loads of the first tokens, of the first entries and of the state, which stay on their way.
     Vector<BK> token;
@@ -182,7 +183,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
 #pragma unroll
     for (int i = 0; i < US; ++i)
       if (part + i * PARTS < m && v0 + column < V) us[i] = ring_u[(part + i * PARTS) * step_u + column];
-    State state = Made::make(K, V - v0);
+    State state = Made::make(K, V - v0, a.state_dtype);
     state.load(tile, V);
     if (warp == WARPS - 2) store_weights(weights, ring_g, a.HV, m);
     if constexpr (NT > 1) state.unpack();

@@ -43,7 +43,8 @@ struct FusedRecurrentRingArgs {
   int32_t V;
   int32_t group;  // HV / H
   int64_t o_stride;
-  int32_t dtype;  // of q, k, v and o
+  int32_t dtype;        // of q, k, v and o
+  int32_t state_dtype;  // of pool
   float scale;
   int32_t l2norm;    // flag: q and k are normalised here
   int32_t clusters;  // flag: the blocks of a row's key head are a cluster

@@ -1,21 +1,22 @@
-// As HeadState (head_state.h), for any K up to 256, any V and any alignment: element by element, masked by run-time
-// sizes. A block of 256 threads has 32 columns.
+// As HeadState (head_state.h), for any K up to 256, any V, any alignment and any dtype: element by element, masked by
+// run-time sizes. A block of 256 threads has 32 columns.
 #pragma once
 
 #include "head_state.h"
 
 namespace gdn {
 
-template <class S, bool VFIRST>
+template <bool VFIRST>
 struct MaskedState : ReadOuts<8, 32> {
   static constexpr int BK = 256, BV = 32, WARPS = 8, THREADS = 32 * WARPS, LOADS = BK * BV / THREADS;
   static constexpr int PARTS = WARPS;  // read-outs come as this many sums
 
   float x[LOADS];
   int K, columns;  // of the tile
+  int32_t dtype;
 
   // columns: of the state, from the tile's first on.
-  __device__ __forceinline__ MaskedState(int K, int columns) : K(K), columns(columns) {}
+  __device__ __forceinline__ MaskedState(int K, int columns, int32_t dtype) : K(K), columns(columns), dtype(dtype) {}
 
   static __device__ __forceinline__ int lane() { return threadIdx.x % 32; }
   static __device__ __forceinline__ int warp() { return threadIdx.x / 32; }
@@ -28,19 +29,20 @@ struct MaskedState : ReadOuts<8, 32> {
     return VFIRST ? v_of(i) * K + k_of(i) : k_of(i) * V + v_of(i);
   }
 
-  __device__ __forceinline__ void load(const S* tile, int V) {
-    const auto* bits = reinterpret_cast<const typename Number<S>::Bits*>(tile);
+  __device__ __forceinline__ void load(const void* tile, int V) {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) x[i] = inside(i) ? Number<S>::value(bits[at(i, V)]) : 0.0f;
+    for (int i = 0; i < LOADS; ++i) x[i] = __uint_as_float(inside(i) ? load_bits(tile, at(i, V), dtype) : 0);
   }
 
-  __device__ __forceinline__ void unpack() {}
+  __device__ __forceinline__ void unpack() {
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) x[i] = bits_value(__float_as_uint(x[i]), dtype);
+  }
 
-  template <class W>
-  __device__ __forceinline__ void store(W* tile, int V) const {
+  __device__ __forceinline__ void store(void* tile, int V) const {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i)
-      if (inside(i)) tile[at(i, V)] = Number<W>::round(x[i]);
+      if (inside(i)) store_rounded(tile, at(i, V), x[i], dtype);
   }
 
   template <int N>

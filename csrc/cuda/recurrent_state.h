@@ -50,6 +50,21 @@ struct Lanes {
 
 // ---- states ----------------------------------------------------------------------------------------------------
 
+// A number of a state of any dtype: as it is in memory, which does not make the load wait, its value, and to memory.
+__device__ __forceinline__ uint32_t state_bits(const void* p, int64_t i, int32_t dtype) {
+  return dtype == kFP8 ? static_cast<const uint8_t*>(p)[i] : load_bits(p, i, dtype);
+}
+__device__ __forceinline__ float state_value(uint32_t bits, int32_t dtype) {
+  return dtype == kFP8 ? Number<fp8>::value(bits) : bits_value(bits, dtype);
+}
+__device__ __forceinline__ void store_state(void* p, int64_t i, float x, int32_t dtype) {
+  if (dtype == kFP8)
+    static_cast<fp8*>(p)[i] = Number<fp8>::round(x);
+  else
+    store_rounded(p, i, x, dtype);
+}
+__device__ __forceinline__ int size_of(int32_t dtype) { return dtype == kFP32 ? 4 : dtype == kFP8 ? 1 : 2; }
+
 // The numbers of 16 bytes of a state.
 template <class S, int VEC>
 __device__ __forceinline__ void unpack_16_bytes(const uint4& bits, float (&x)[VEC]) {
@@ -80,12 +95,12 @@ __device__ __forceinline__ void store_numbers(W* p, const float (&y)[VEC]) {
   }
 }
 
-// A lane's part of a head's state, in the order of its loads. `bits` holds 16-byte loads not yet looked at.
+// A lane's part of a head's state, in the order of its loads. Not ALIGNED: moved one number at a time, of any dtype.
 template <class S, class L, bool ALIGNED>
 struct State {
   static constexpr int VEC = L::VEC;
   float x[L::NL][VEC];
-  uint4 bits[L::NL];
+  uint4 bits[L::NL];  // as loaded, not yet looked at; in x where not ALIGNED
 
   __device__ __forceinline__ float& at(int v, int k) {
     return L::V_FIRST ? x[v * (L::NK / VEC) + k / VEC][k % VEC] : x[k][v];
@@ -100,20 +115,19 @@ struct State {
     return L::V_FIRST ? j / C * L::LV * K + j % C * L::LK * VEC : (j / L::GK * L::LK * L::GK + j % L::GK) * V;
   }
 
-  // `p`: the head's state, in units of `scale`. Stays as it is in memory until unpack() where ALIGNED.
-  __device__ __forceinline__ void load(const S* p, const L& lanes, int v0, int K, int V, float scale = 1.0f) {
-    const auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+  // `p`: states, of which the head's begins at element `begin`. Stays as it is in memory until unpack().
+  __device__ __forceinline__ void load(const void* p, int64_t begin, int32_t dtype, const L& lanes, int v0, int K,
+                                       int V) {
+    begin += offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
 #pragma unroll
     for (int j = 0; j < L::NL; ++j) {
       if constexpr (ALIGNED) {
-        bits[j] = __ldcs(reinterpret_cast<const uint4*>(first + step(j, K, V)));
+        bits[j] = __ldcs(reinterpret_cast<const uint4*>(static_cast<const S*>(p) + begin + step(j, K, V)));
       } else {
 #pragma unroll
         for (int e = 0; e < VEC; ++e) {
           const bool inside = lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V;
-          const auto* bits = reinterpret_cast<const typename Number<S>::Bits*>(first);
-          x[j][e] = inside ? Number<S>::value(bits[step(j, K, V) + e]) : 0.0f;
-          if constexpr (Number<S>::code == kFP8) x[j][e] *= scale;
+          x[j][e] = __uint_as_float(inside ? state_bits(p, begin + step(j, K, V) + e, dtype) : 0);
         }
       }
     }
@@ -128,38 +142,38 @@ struct State {
     }
   }
 
-  __device__ __forceinline__ void unpack() {
-    if constexpr (ALIGNED) {
-#pragma unroll
-      for (int j = 0; j < L::NL; ++j) unpack_16_bytes<S>(bits[j], x[j]);
-    }
-  }
-
-  template <class W>
-  __device__ __forceinline__ void store(W* p, const L& lanes, int v0, int K, int V) const {
-    auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+  // In units of `scale` where not ALIGNED.
+  __device__ __forceinline__ void unpack(int32_t dtype, float scale) {
 #pragma unroll
     for (int j = 0; j < L::NL; ++j) {
       if constexpr (ALIGNED) {
-        store_numbers(first + step(j, K, V), x[j]);
+        unpack_16_bytes<S>(bits[j], x[j]);
       } else {
 #pragma unroll
-        for (int e = 0; e < VEC; ++e)
-          if (lanes.k_of(j, e) < K && v0 + lanes.v_of(j, e) < V) first[step(j, K, V) + e] = Number<W>::round(x[j][e]);
+        for (int e = 0; e < VEC; ++e) x[j][e] = scale * state_value(__float_as_uint(x[j][e]), dtype);
       }
     }
   }
 
-  // Element by element, so in any W: f(x, k, v) for x.
-  template <class W, class F>
-  __device__ __forceinline__ void store_each(W* p, const L& lanes, int v0, int K, int V, F f) const {
-    p += offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+  // ALIGNED
+  template <class W>
+  __device__ __forceinline__ void store(W* p, const L& lanes, int v0, int K, int V) const {
+    auto* first = p + offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
+#pragma unroll
+    for (int j = 0; j < L::NL; ++j) store_numbers(first + step(j, K, V), x[j]);
+  }
+
+  // Number by number, so to any dtype: f(x, k, v) for x.
+  template <class F>
+  __device__ __forceinline__ void store_each(void* p, int64_t begin, int32_t dtype, const L& lanes, int v0, int K,
+                                             int V, F f) const {
+    begin += offset(lanes.k_of(0), v0 + lanes.v_of(0), K, V);
 #pragma unroll
     for (int j = 0; j < L::NL; ++j)
 #pragma unroll
       for (int e = 0; e < VEC; ++e) {
         const int k = lanes.k_of(j, e), v = v0 + lanes.v_of(j, e);
-        if (k < K && v < V) p[step(j, K, V) + e] = Number<W>::round(f(x[j][e], k, v));
+        if (k < K && v < V) store_state(p, begin + step(j, K, V) + e, f(x[j][e], k, v), dtype);
       }
   }
 };
