@@ -185,7 +185,10 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
       if (part + i * PARTS < m && v0 + column < V) us[i] = ring_u[(part + i * PARTS) * step_u + column];
     State state = Made::make(K, V - v0, a.state_dtype);
     state.load(tile, V);
-    if (warp == WARPS - 2) store_weights(weights, ring_g, a.HV, m);
+    // Half of the threads wait for where that is.
+    if (const uint32_t later = blockIdx.x + a.ahead; unit == start && tid >= THREADS / 2 && later < gridDim.x)
+      prefetch(later, tid - THREADS / 2, THREADS / 2);
+    if (warp == 2) store_weights(weights, ring_g, a.HV, m);
     if constexpr (NT > 1) state.unpack();
 
     int ahead = m;  // entries before the tokens that the state lacks
@@ -203,7 +206,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
             ring_k[(m + t0 + warp) * step_k + lane + 32 * i] = y[i];
         }
       }
-      if (warp == WARPS - 1 && lane < nt) token_gates(a, row, t0 + lane, hv, h, gates[0][lane], gates[1][lane]);
+      if (warp == 3 && lane < nt) token_gates(a, row, t0 + lane, hv, h, gates[0][lane], gates[1][lane]);
       __syncthreads();
       // The head's last slice is the last to have read its old ones.
       if (v0 + BV >= V && tid < nt) ring_g[(to + t0 + tid) * a.HV] = gates[0][tid];
@@ -253,10 +256,6 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
       if constexpr (NT == 1) state.unpack();
       state.template read_out<N>(z, buffer);
       __syncthreads();
-
-      // Threads without a column ask for a later block's state.
-      if (const uint32_t later = blockIdx.x + a.ahead; t0 == 0 && unit == start && tid >= BV && later < gridDim.x)
-        prefetch(later, tid - BV, THREADS - BV);
 
       const float frozen = t0 == 0 ? weights[kMostEntries] : 1.0f;
       float u[NT], decayed[NT], x[N], passed = 1;  // u; what is left of it, and of h, after the tokens so far

@@ -146,6 +146,8 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
       state.clear();
   };
   load_state();
+  if (tid >= THREADS / 2 && blockIdx.x + args.ahead < gridDim.x)  // half of the threads wait for where that is
+    prefetch(blockIdx.x + args.ahead, tid - THREADS / 2, THREADS / 2);
 
   if (tid < tokens) {
     int64_t parent = tid - 1;
@@ -194,10 +196,7 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
 #pragma unroll 1
     for (int c = 0; c < 2; ++c) state.template read_out<NT>(z + (2 * t0 + c * NT) * K, sums + c * PART);
     __syncthreads();
-    if (tid >= BV) {  // threads without a column ask for a later block's state
-      if (t0 == 0 && blockIdx.x + args.ahead < gridDim.x) prefetch(blockIdx.x + args.ahead, tid - BV, THREADS - BV);
-      continue;
-    }
+    if (tid >= BV) continue;
     float mine[NT];
 #pragma unroll
     for (int i = 0; i < NT; ++i) {
