@@ -45,16 +45,15 @@ class Axis:
 
 
 class Call:
-    """A valid call of an op, and what its tensors are."""
+    """A valid call of an op on a backend (tests/backends.py), and what its tensors are."""
 
-    def __init__(self, op: str, kwargs: dict):
-        self.op, self.kwargs = op, kwargs
+    def __init__(self, op: str, kwargs: dict, backend: str):
+        self.op, self.kwargs, self.backend = op, kwargs, backend
         self.outs = [n for n in OPS[op].out_args if n in self.tensors]  # a call of the form .out
         packet = getattr(torch.ops.gdn, op)
         arguments = (packet.out if self.outs else packet.default)._schema.arguments
         self.accepts = {a.name for a in arguments}
         self.mutated = [a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write and a.name in self.tensors]
-        self.device = next(iter(self.tensors.values())).device.type
         self.offsets = next((n for n in OFFSETS if n in self.tensors), None)
         self.slot_dim = kwargs.get("slot_dim", 0)
         own = {"ssm_pool"} if "ssm_indices" in self.tensors else set()
@@ -154,6 +153,13 @@ class Call:
         chunks = self.chunks()
         return t.narrow(axis.dim, sum(chunks[:row]), chunks[row])
 
+    def with_nan(self, name: str, rows: list[int]) -> torch.Tensor:
+        """A copy of an argument with NaN for these sequences."""
+        t = self.tensors[name].clone(memory_format=torch.preserve_format)
+        for r in rows:
+            self.part(self.axis(name), t, r).fill_(float("nan"))
+        return t
+
     def take(self, rows: list[int]) -> "Call":
         """The same call with some of its sequences, in any order; pools stay whole."""
         kwargs = dict(self.kwargs)
@@ -171,7 +177,7 @@ class Call:
                 spare = -(-tokens // self.kwargs.get("chunk_size", 64)) + len(rows) - have
                 parts.append(torch.full_like(t.narrow(axis.dim, 0, 1), float("nan")).repeat_interleave(spare, axis.dim))
             kwargs[name] = torch.cat(parts, axis.dim) if parts else t.narrow(axis.dim, 0, 0).clone()
-        return Call(self.op, kwargs)
+        return Call(self.op, kwargs, self.backend)
 
     def slots_of(self, row: int, pool: str) -> list[int]:
         """The slots a sequence names."""
@@ -227,9 +233,9 @@ def with_out(op: str, kwargs: dict) -> dict:
 
 
 @functools.cache
-def calls(op: str, device: str) -> list[Call]:
-    found = [Call(op, builder(device)) for builder in SAMPLES[op]]
-    return found + ([Call(op, with_out(op, SAMPLES[op][0](device)))] if OPS[op].out else [])
+def calls(op: str, backend: str) -> list[Call]:
+    samples = [builder("cuda" if backend == "cuda" else "cpu") for builder in SAMPLES[op]]
+    return [Call(op, kwargs, backend) for kwargs in samples + ([with_out(op, samples[0])] if OPS[op].out else [])]
 
 
 def assert_same(got: torch.Tensor, want: torch.Tensor, what: str) -> None:

@@ -21,10 +21,10 @@ def about(*names):
 
 
 def same_results(call: Call, got: dict, want: dict | None = None, exact: bool = True) -> None:
-    """Everything a call leaves, bit by bit; on a GPU, where another kernel may have run, within the rounding of matrix products."""
+    """Everything a call leaves, bit by bit; where another variant of a kernel may have run, within the rounding of matrix products."""
     want = want or call.base
     for key in call.written():
-        if exact or call.device == "cpu" or not got[key].is_floating_point():
+        if exact or call.backend == "cpu" or not got[key].is_floating_point():
             assert_same(got[key], want[key], str(key))
         else:
             assert_close(got[key], want[key], 1e-2, what=str(key))
@@ -78,7 +78,7 @@ def row_dims(call: Call, name: str) -> int:
 @about()
 def strides_of_activations(call: Call):
     names = [n for n in call.activations if call.axis(n) is not None]
-    for alignment in (16, 8, 4, 2) if names and call.device != "cpu" else (16, 2) if names else ():  # a twin takes any alike
+    for alignment in (16, 8, 4, 2) if names and call.backend != "cpu" else (16, 2) if names else ():  # a twin takes any alike
 
         def check(alignment=alignment):
             placed = {n: column_slice(call.tensors[n], row_dims(call, n), alignment) for n in names}

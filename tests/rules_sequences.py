@@ -39,6 +39,20 @@ def batch_invariance(call: Call):
 
 
 @about()
+def nan_in_other_rows(call: Call):
+    """A sequence has the bits that it has in the batch, whatever tokens and states the others have."""
+    live = [r for r in range(call.rows if call.has_rows and call.rows else 0) if not call.offsets or call.lengths()[r]]
+    for row in dict.fromkeys([live[-1], live[0]]) if len(live) > 1 else ():
+
+        def check(row=row):
+            others = [r for r in range(call.rows) if r != row]
+            names = [n for n, t in call.tensors.items() if t.is_floating_point() and call.axis(n) and n not in call.outs]
+            compare_rows(call, call, call.run(**{n: call.with_nan(n, others) for n in names}), {row: row})
+
+        yield f"row {row}", check
+
+
+@about()
 def no_sequences(call: Call):
     if not call.has_rows:
         return
@@ -102,7 +116,7 @@ def with_empty(call: Call, at: int) -> Call:
             kwargs[n] = torch.cat([t.narrow(axis.dim, 0, at), new, t.narrow(axis.dim, at, t.shape[axis.dim] - at)], axis.dim)
         elif axis and axis.kind == "chunk":
             kwargs[n] = torch.cat([t, t.narrow(axis.dim, 0, 1)], axis.dim)
-    return Call(call.op, kwargs)
+    return Call(call.op, kwargs, call.backend)
 
 
 @about(*OFFSETS)
@@ -158,7 +172,19 @@ def wrong_offsets(call: Call):
         return
     old, T = call.tensors[call.offsets], call.token_count
     end = [*call.bounds[:-1], T]
-    pairs = {"past T": ([*end[:-1], T + 1000], end), "far past T": ([*end[:-1], FAR], end), "below 0": ([-5, *end[1:]], [0, *end[1:]])}
+
+    def overlap():
+        wrong = old.new_tensor([T // 2 + (-1) ** i * (T // 2 + i) for i in range(len(old))])  # back and forth, past both ends
+        placed = {n: embedded(call.tensors[n], 64, list(call.tensors[n].stride())) for n in call.mutated}
+        run_embedded(call, placed | {call.offsets: embedded(wrong, 1, [1])}, "guards")
+
+    yield "back and forth", overlap
+
+    pairs = {
+        "past T": ([*end[:-1], T + 1000], end),
+        "far past T": ([*end[:-1], FAR if old.dtype == torch.int32 else 2**40], end),
+        "below 0": ([-5, *end[1:]], [0, *end[1:]]),
+    }
     for what, (wrong, clamped) in pairs.items():
 
         def check(wrong=wrong, clamped=clamped):
@@ -169,12 +195,5 @@ def wrong_offsets(call: Call):
 
         yield what, check
 
-    def overlap():
-        wrong = old.new_tensor([T // 2 + (-1) ** i * (T // 2 + i) for i in range(len(old))])  # back and forth, past both ends
-        placed = {n: embedded(call.tensors[n], 64, list(call.tensors[n].stride())) for n in call.mutated}
-        run_embedded(call, placed | {call.offsets: embedded(wrong, 1, [1])}, "guards")
 
-    yield "back and forth", overlap
-
-
-RULES = [batch_invariance, no_sequences, no_tokens, empty_sequences, tokens_of_no_sequence, wrong_offsets]
+RULES = [batch_invariance, nan_in_other_rows, no_sequences, no_tokens, empty_sequences, tokens_of_no_sequence, wrong_offsets]

@@ -37,14 +37,15 @@ def all_rows_padded(call: Call):
     for value in (-1, FAR) if call.paddings else ():
 
         def check(value=value):
-            got = call.run(**{n: torch.full_like(call.tensors[n], value) for n in call.paddings})
+            slots = {n: call.tensors[n].new_full([1] * call.tensors[n].dim(), value) for n in call.paddings}
+            got = call.run(**{n: t.expand(call.tensors[n].shape) for n, t in slots.items()})
             for key in call.written():
                 if key in call.pools:
                     assert_same(got[key], call.tensors[key], key)
                 else:
                     assert_zero(got[key], f"{key}")
 
-        yield f"slots {value}", check
+        yield f"slots {value}, stride 0", check
 
 
 def expect_padded(call: Call, got: dict, row: int) -> None:
@@ -67,7 +68,7 @@ def expect_padded(call: Call, got: dict, row: int) -> None:
 
 @about(*PADDINGS)
 def padded_rows(call: Call):
-    """One row is padding, for any reason that there may be."""
+    """One row is padding, for any reason that there may be, and its tokens are NaN."""
     sizes = {n: call.tensors[call.slots[n][0]].shape[call.slot_dim] for n in call.paddings}
     reasons = []  # slots in all pools of a layer at once: a row is padding in all of them or in none
     for slot in (-1, 0, -FAR, FAR, 2**32, 2**40, -(2**33) + 1, 2**63 - 1) if sizes else ():
@@ -75,14 +76,18 @@ def padded_rows(call: Call):
         reasons += [(f"slot {slot or 'past the pool'}", {n: (slot or size, dtype) for n, size in sizes.items()})]
     reasons += [(f"{n} {slot}", {n: (slot, None)}) for n in sizes for slot in (-1, FAR) if len(sizes) > 1]  # in one pool alone
     if "num_accepted_tokens" in call.tensors and sizes:
-        reasons += [(f"{n} accepted", {"num_accepted_tokens": (n, None)}) for n in (0, -1, call.columns + 1, FAR)]
+        reasons += [(f"{n} accepted", {"num_accepted_tokens": (n, None)}) for n in (-1, call.columns + 1, FAR)]
+        if "ring_lengths" not in call.tensors:  # a ring may keep none
+            reasons.append(("0 accepted", {"num_accepted_tokens": (0, None)}))
     if "cache_seqlens" in call.tensors and sizes:
         reasons += [("-1 tokens before", {"cache_seqlens": (-1, None)})]
     for i, (what, values) in enumerate(reasons):
         row = (i // call.rows + i) % call.rows  # every row, and each of them for other reasons
+        row = 0 if "num_accepted_tokens" in values else row  # behind whose slots are live ones
 
         def check(row=row, values=values):
-            expect_padded(call, call.run(**{n: with_slot(call, n, row, *value) for n, value in values.items()}), row)
+            change = {n: call.with_nan(n, [row]) for n in call.activations if call.axis(n) and n not in call.mutated}
+            expect_padded(call, call.run(**change, **{n: with_slot(call, n, row, *value) for n, value in values.items()}), row)
 
         yield f"row {row}: {what}", check
 
@@ -129,6 +134,7 @@ def smallest_slot(call: Call):
             call.slot(got[p], 0).copy_(call.slot(want[p], 0))
         same_results(call, got, want)
 
+    yield "below 0 as 0", lambda: same_results(call, call.run(min_slot=-9), call.run(min_slot=0))
     yield "slot 0 holds NaN", check
 
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 H, HV, D = 2, 4, 128
 LENS = (65, 0, 1, 64, 30)  # packed: 160 tokens, and 3 more that belong to no sequence
+SHORT = (5, 0, 1, 4, 3)  # the same for what works token by token
 
 
 class Draw:
@@ -20,18 +21,18 @@ class Draw:
     def ints(self, values, dtype=torch.int64):
         return torch.tensor(values, dtype=dtype, device=self.device)
 
-    def offsets(self, dtype=torch.int64):
-        return self.ints([0, *torch.tensor(LENS).cumsum(0).tolist()], dtype)
+    def offsets(self, dtype=torch.int64, lens=LENS):
+        return self.ints([0, *torch.tensor(lens).cumsum(0).tolist()], dtype)
 
 
-def tokens(device, packed=False, dtype=BF16, K=D, V=D, T=130):
+def tokens(device, packed=False, dtype=BF16, K=D, V=D, T=130, lens=LENS):
     """q, k (normalised), v, gates g (log) and beta, cu_seqlens; N sequences."""
     r = Draw(device)
-    B, T = (1, sum(LENS) + 3) if packed else (2, T)
+    B, T = (1, sum(lens) + 3) if packed else (2, T)
     x = {n: F.normalize(r.normal(B, T, H, K), dim=-1).to(dtype) for n in "qk"}
     x |= dict(v=r.normal(B, T, HV, V, dtype=dtype), g=-0.1 * r.normal(B, T, HV).abs(), beta=r.normal(B, T, HV).sigmoid())
-    x |= dict(cu_seqlens=r.offsets() if packed else None)
-    return x, r, len(LENS) if packed else B
+    x |= dict(cu_seqlens=r.offsets(lens=lens) if packed else None)
+    return x, r, len(lens) if packed else B
 
 
 def pick(x, *names, **more):

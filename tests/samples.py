@@ -4,7 +4,7 @@ packing, dtype or optional arguments. Small, seeded, and new tensors on every ca
 """
 
 import torch
-from sample_inputs import BF16, FP16, FP32, HV, D, Draw, H, cumsum, fwd_h, fwd_o, index, kkt, solve, tokens, wu
+from sample_inputs import BF16, FP16, FP32, HV, SHORT, D, Draw, H, cumsum, fwd_h, fwd_o, index, kkt, solve, tokens, wu
 from samples_conv import CONV
 from samples_layer import LAYER
 from samples_recurrent import ODD, RECURRENT
@@ -13,9 +13,9 @@ from samples_ring import RING
 # ---- model-level ops -------------------------------------------------------------------------------------------
 
 
-def rule(packed=False, v_first=False, dtype=BF16, K=D, V=D, state=True, **more):
+def rule(packed=False, v_first=False, dtype=BF16, K=D, V=D, state=True, size={}, **more):  # noqa: B006
     def build(device):
-        x, r, N = tokens(device, packed, dtype, K, V)
+        x, r, N = tokens(device, packed, dtype, K, V, **size)
         h0 = r.normal(N, HV, *((V, K) if v_first else (K, V)), scale=0.1) if state else None
         return x | dict(initial_state=h0, output_final_state=True, state_v_first=v_first, use_qk_l2norm_in_kernel=True) | more
 
@@ -90,14 +90,19 @@ def l2(*shape, dtype=BF16):
 
 
 WIDE = dict(K=256, V=200)
-RULES = [
-    rule(),
-    rule(packed=True, v_first=True),
-    rule(packed=True, state=False, beta=None),
-    rule(dtype=FP16, **ODD),
-    rule(v_first=True, **WIDE),
-]
 
+
+def rules(**size):
+    return [
+        rule(size=size),
+        rule(packed=True, v_first=True, size=size),
+        rule(packed=True, state=False, beta=None, size=size),
+        rule(dtype=FP16, size=size, **ODD),
+        rule(v_first=True, size=size, **WIDE),
+    ]
+
+
+FEW = dict(T=6, lens=SHORT)
 SAMPLES = {
     "l2norm": [l2(2, 33, H, D), l2(5, 100, dtype=FP32), l2(3, 2048, dtype=FP16)],
     "chunk_local_cumsum": [cumsum(), cumsum(packed=True), cumsum(packed=True, reverse=True), cumsum(vector=True)],
@@ -110,8 +115,8 @@ SAMPLES = {
     "prepare_lens": [index(), index(dtype=torch.int32)],
     "prepare_chunk_indices": [index(chunk_size=64, total_tokens=163), index(chunk_size=64, total_tokens=163, dtype=torch.int32)],
     "prepare_chunk_offsets": [index(chunk_size=64), index(chunk_size=64, dtype=torch.int32)],
-    "chunk_gated_delta_rule": RULES,
-    "fused_recurrent_gated_delta_rule": [*RULES, rule(dtype=FP32)],
+    "chunk_gated_delta_rule": rules(),
+    "fused_recurrent_gated_delta_rule": [*rules(**FEW), rule(dtype=FP32, size=FEW)],
     "fused_gdn_gating": [gating(), gating(FP32)],
     "split_qkvzba": [projections(), projections(interleaved=True), projections(FP16, one_row=True, K=48, V=100), projections(FP32, True, True)],
     "fused_post_conv_prep": [post_conv(), post_conv(FP16, grouped=True, **ODD), post_conv(FP32, K=64)],

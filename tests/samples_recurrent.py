@@ -1,7 +1,7 @@
 """Valid calls of the ops that work token by token on a pool of states: a part of tests/samples.py."""
 
 import torch
-from sample_inputs import BF16, FP16, FP32, HV, D, Draw, H, pick, tokens
+from sample_inputs import BF16, FP16, FP32, HV, SHORT, D, Draw, H, pick, tokens
 
 ODD = dict(K=48, V=100)  # no power of two: the masked variants
 
@@ -47,7 +47,7 @@ def update_packed(index=torch.int64):
     """Packed tokens, raw gates, states read from one slot and written to another, some rows new requests."""
 
     def build(device):
-        x, r, N = tokens(device, True)
+        x, r, N = tokens(device, True, lens=SHORT)
         T = x["v"].shape[1]
         args = pick(x, "q", "k", "v", "cu_seqlens", g=None, beta=None, A_log=r.normal(HV), dt_bias=r.normal(HV))
         args |= dict(a=r.normal(1, T, HV, dtype=BF16), b=r.normal(1, T, HV, dtype=BF16), ssm_pool=r.normal(12, HV, D, D, scale=0.1))
