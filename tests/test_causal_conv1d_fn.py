@@ -108,24 +108,6 @@ def test_short_sequences_keep_their_history(backend, W):
     assert torch.equal(case.call(a), y) and torch.equal(a.conv_states, states)
 
 
-def test_alone_and_packed(backend):
-    """No sequence sees another, nor depends on where its chunks start: bit-equal alone, among others, among NaN."""
-    case = Case(lengths=(5, 3, 1, 2, 64, 66, 17), weights=BF16, D=20)
-    a = case.inputs(backend.device)
-    pool = a.conv_states.clone()
-    y, after = case.call(a), a.conv_states.clone()
-    bounds = a.query_start_loc.tolist()
-    for n, (start, end) in enumerate(zip(bounds, bounds[1:])):
-        x = torch.full_like(a.x, float("nan"))
-        x[start:end] = a.x[start:end]
-        got = case.call(a, x=x, conv_states=pool.clone())
-        assert torch.equal(got[start:end], y[start:end])
-        one = dict(x=a.x[start:end], query_start_loc=None, cache_indices=a.cache_indices[n : n + 1], conv_states=pool.clone())
-        one = SimpleNamespace(**vars(a) | one | dict(has_initial_state=a.has_initial_state[n : n + 1]))
-        assert torch.equal(case.call(one), y[start:end])
-        assert torch.equal(one.conv_states[one.cache_indices.long()], after[one.cache_indices.long()])
-
-
 @pytest.mark.parametrize("cut", [1, 2, 3, 63, 64, 65, 128, 199])
 def test_one_call_and_two(backend, cut):
     case = Case(lengths=(200,), weights=BF16)
@@ -135,21 +117,6 @@ def test_one_call_and_two(backend, cut):
         has = torch.tensor([i > 0 or bool(a.has_initial_state[0])], device=backend.device)
         parts.append(gdn_ops.causal_conv1d_fn(a.x[start:end], a.weight, a.bias, states, None, a.cache_indices, has, SILU))
     assert torch.equal(torch.cat(parts), case.call(a)) and torch.equal(states, a.conv_states)
-
-
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("pad, min_slot", [(-1, 0), (-7, 0), (0, 1), (2**33 + 1, 0), (9, 0)], ids=str)
-def test_padded_sequences(backend, pad, min_slot, index):
-    """-1 and other ids, a scratch slot, a slot past the pool, one whose low half would be a slot."""
-    case = Case(lengths=(3, 20, 4, 1), weights=BF16, index=index)
-    a = case.inputs(backend.device)
-    pad = pad if index == torch.int64 or pad < 2**31 else -(2**31)
-    a.cache_indices = torch.tensor([3, pad, 4, pad], dtype=index, device=backend.device)
-    a.has_initial_state[:] = True
-    want, states = case.reference(a, min_slot=min_slot)
-    y = case.call(a, min_slot=min_slot)
-    assert_close(y, want, RMS[BF16])
-    assert not y[3:23].any() and not y[27:].any() and torch.equal(a.conv_states.cpu().double(), states)
 
 
 @pytest.mark.parametrize("length", [1, 2, 64, 65])

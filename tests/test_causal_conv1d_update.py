@@ -64,19 +64,6 @@ def test_long_state_with_slots(backend):
     assert pool[:, 0].tolist() == [[1, 2, 3, 4, 5, 6], [2, 3, 7, 4, 5, 6], [1, 2, 3, 4, 5, 6]]
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("pad, min_slot", [(-1, 0), (-7, 0), (0, 1), (2**33 + 1, 0), (6, 0)], ids=str)
-def test_padded_rows(backend, pad, min_slot, index):
-    pad = pad if index == torch.int64 or pad < 2**31 else -(2**31)
-    x, states, w, bias = inputs(backend.device, B=4, bias=BF16)
-    table = torch.tensor([[3, 99], [pad, 99], [1 + min_slot, 99], [pad, 99]], dtype=index, device=backend.device)
-    y = check(x, states, w, bias, slots=table[:, 0], min_slot=min_slot)
-    assert not y[1].any() and not y[3].any()
-    untouched = states.clone()
-    y = gdn_ops.causal_conv1d_update(x, states, w, bias, SILU, torch.full((4,), -1, dtype=index, device=backend.device))
-    assert not y.any() and torch.equal(states, untouched)
-
-
 def test_one_row_of_a_table(backend):
     """A view of one element may report any stride."""
     x, states, w, bias = inputs(backend.device, B=1)

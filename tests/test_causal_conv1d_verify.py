@@ -181,20 +181,6 @@ def test_verify_and_accept(backend, flow, W):
     assert counts == set(range(1, S + 2))
 
 
-def test_plain_rows_among_verified_ones(backend):
-    """A step without drafts, one token, after one with them; bit-equal to the row alone."""
-    a = Case(accepted=True, lengths=(4, 1, 1, 3, 0), D=64).inputs(backend.device)
-    state = a.conv_state.clone()
-    y, bounds = check(a), a.query_start_loc.tolist()
-    for n in range(5):
-        alone = state.clone()
-        one = dict(x=a.x[bounds[n] : bounds[n + 1]], query_start_loc=a.query_start_loc[n : n + 2] - bounds[n], conv_state=alone)
-        one |= {k: getattr(a, k)[n : n + 1] for k in ("conv_state_indices", "num_accepted_tokens")}
-        got = gdn_ops.causal_conv1d_update(**vars(a) | one, activation=SILU)
-        slot = a.conv_state_indices[n].item()
-        assert torch.equal(got, y[bounds[n] : bounds[n + 1]]) and torch.equal(alone[slot], a.conv_state[slot])
-
-
 @pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
 def test_values_out_of_range_are_padding(backend, index):
     """Counts, positions, slots and rows too long touch nothing; a window's slot skips that store alone, a parent is none."""

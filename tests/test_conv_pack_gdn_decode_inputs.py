@@ -80,20 +80,6 @@ def test_values(backend, case):
     check(case.inputs(backend.device))
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("pad, min_slot", [(-1, 0), (0, 1), (2**33 + 1, 0), (7, 0)])
-def test_padded_rows(backend, pad, min_slot, index):
-    a = Case(index=index).inputs(backend.device)
-    a.cache_indices[:] = torch.tensor([3, 0, 4, 0, 6])
-    a.cache_indices[1::2] = pad if index == torch.int64 or pad < 2**31 else -(2**31)
-    a.z[1], a.a[1], a.b[3], a.mixed_qkv[3] = (float("nan"),) * 4
-    got = check(a, min_slot=min_slot)
-    assert not any(x[1::2].any() for x in got)
-    a.cache_indices[:] = -1
-    before = a.conv_states.clone()
-    assert not any(x.any() for x in check(a)) and torch.equal(a.conv_states, before)
-
-
 def test_is_the_convolution_and_a_split(backend):
     """Bit-equal, on channel-last, sliced and strided pools as well, of which nothing else is touched."""
     a = Case(D := 5).inputs(backend.device)
@@ -113,13 +99,6 @@ def test_is_the_convolution_and_a_split(backend):
         assert all(torch.equal(x.flatten(), part) for x, part in zip(got, parts)) and torch.equal(pool, states)
         base = pool if pool._base is None else pool._base
         assert (base == 77).sum() == base.numel() - pool.numel()
-
-
-def test_nothing(backend):
-    a = vars(Case().inputs(backend.device))
-    rows = {n: a[n][:0] for n in ("mixed_qkv", "z", "a", "b", "cache_indices")}
-    shapes = [(0, 1, 2, 16)] * 2 + [(0, 1, 4, 16), (0, 4, 16), (0, 4), (0, 4)]
-    assert [x.shape for x in gdn_ops.conv_pack_gdn_decode_inputs(**a | rows)] == [torch.Size(s) for s in shapes]
 
 
 def test_refusals(backend):

@@ -66,21 +66,6 @@ def test_it_is_the_update_of_one_token(backend):
     assert torch.equal(x.out, run_update(case, want)) and torch.equal(bits(x.storage), bits(want.storage))
 
 
-@pytest.mark.parametrize("slots, min_slot", [((3, -1, 8, 2**31 - 1), 0), ((0, 2, -7, 1), 1), ((-1,) * 4, 0)], ids=str)
-@pytest.mark.parametrize("index", [torch.int32, torch.int64])
-def test_padded_rows(backend, slots, min_slot, index):
-    case = Case("", B=4, index=index, v_first=True)
-    x = inputs(case, backend.device, slots=slots)
-    live = [min_slot <= s < len(x.pool) for s in slots]
-    x.mixed_qkv[[not alive for alive in live]] = float("nan")
-    want_o, want_pool = expected(case, x, min_slot=min_slot)
-    before = x.storage.clone()
-    run(case, x, min_slot=min_slot)
-    assert_close(x.out[:, 0], want_o, RMS[BF16], what="out")
-    assert compare(x.pool, x.storage, before, want_pool, "states") == sorted(s for s, alive in zip(slots, live) if alive)
-    assert [bool(row.any()) for row in x.out] == live
-
-
 @pytest.mark.parametrize("H, HV", [(1, 3), (2, 2), (2, 4), (2, 8)])
 def test_gates_in_key_head_groups(backend, H, HV):
     """a and b of an interleaved projection, [.., H, HV // H] with a stride between groups: the bits of flat gates."""

@@ -101,24 +101,6 @@ def test_more_tokens_than_entries(backend):
 # ---- memory ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", [ONE, ROWS], ids=["decode", "verify"])
-def test_strided_inputs(backend, case):
-    """Columns of wider rows at odd starts, gates heads first, lengths and slots with gaps: the bits of contiguous ones."""
-    x, y = (ring_setup(case, backend.device) for _ in range(2))
-    want = run_ring(case, x)
-    for name in ("q", "k", "v"):
-        t = getattr(y, name)
-        wide = torch.full((*t.shape[:2], t[0, 0].numel() + 37), float("nan"), dtype=t.dtype, device=t.device)
-        view = wide[..., 3 : 3 + t[0, 0].numel()].unflatten(-1, t.shape[2:])
-        setattr(y, name, view.copy_(t))
-    for name in ("g", "beta", "a", "b"):
-        setattr(y, name, getattr(y, name).permute(2, 1, 0).contiguous().permute(2, 1, 0))
-    y.slots, y.lengths = (torch.stack([t, t - 77], 1)[:, 0] for t in (y.slots, y.lengths))
-    assert torch.equal(run_ring(case, y), want)
-    for name in ("storage", *RINGS):
-        assert torch.equal(bits(getattr(y, name)), bits(getattr(x, name)))
-
-
 def test_grouped_gates(backend):
     case = replace(ONE, H=2, HV=4)
     x, y = (ring_setup(case, backend.device) for _ in range(2))

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from harness import assert_close, guarded
+from harness import assert_close
 from recurrent_cases import BF16, FP16, FP32, RMS, STATE, Case, arguments, bits, check, setup
 from recurrent_cases import run_update as run
 
@@ -45,40 +45,6 @@ def test_values(backend, case):
 # ---- padding and slots ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64])
-@pytest.mark.parametrize(
-    "slots, min_slot", [((3, -1, 0, -7), 0), ((-1, -1, -1, -1), 0), ((0, 2, 1, 9), 1), ((10, 4, 99, 2**31 - 1), 0), ((5, -1, 0, 3), -9)]
-)
-def test_padded_rows(backend, slots, min_slot, index):
-    """Slots below min_slot or past the pool: zeros out, nothing read (their tokens are NaN) or written."""
-    case = Case("", B=4, raw=True, v_first=True)
-    x = setup(case, backend.device, slots, index=index)
-    live = [max(min_slot, 0) <= s < len(x.pool) for s in slots]
-    for n, alive in enumerate(live):
-        if not alive:
-            x.q[n] = x.k[n] = x.v[n] = x.a[n] = float("nan")
-    want = setup(case, backend.device, slots, index=index)
-    o = run(case, x, min_slot=min_slot)
-    check(case, want, min_slot=max(min_slot, 0))
-    assert torch.equal(bits(x.storage), bits(want.storage))
-    assert [bool(row.any()) for row in o] == live and torch.isfinite(o.float()).all()
-
-
-def test_slot_past_32_bits(backend):
-    case = Case("", B=2)
-    x = setup(case, backend.device, [1 << 32, 3])
-    o, written = check(case, x)
-    assert written == [3] and not o[0].any()
-
-
-@pytest.mark.parametrize("T", [1, 3])
-def test_padded_packed_rows(backend, T):
-    case = Case("", lengths=(T, 2, T), after=1)
-    x = setup(case, backend.device, [2, -1, 0])
-    o, written = check(case, x)
-    assert written == [0, 2] and not o[:, T : T + 2].any()
-
-
 @pytest.mark.parametrize("v_first", [False, True])
 def test_write_indices(backend, v_first):
     """The final state goes to another slot; a slot below min_slot or past the pool skips that store alone."""
@@ -119,41 +85,6 @@ def test_has_initial_state(backend, lengths, v_first):
     assert torch.equal(o, run(case, want)) and torch.equal(bits(x.storage), bits(want.storage))
 
 
-@pytest.mark.parametrize("gap", [0, 64, 1])
-@pytest.mark.parametrize("v_first", [False, True])
-def test_slot_stride(backend, gap, v_first):
-    """The pool is updated where it is, also when slots lie apart (1: no 16-byte access is possible)."""
-    for case in (Case("", v_first=v_first), Case("", K=128, state=BF16, v_first=v_first, raw=True)):
-        check(case, setup(case, backend.device, gap=gap))
-
-
-def test_layer_of_a_pool(backend):
-    case = Case("", v_first=True)
-    x = setup(case, backend.device)
-    layers = torch.full((3, *x.pool.shape), float("nan"), device=backend.device)
-    paged = torch.full((len(x.pool), 2, *x.pool.shape[1:]), float("nan"), device=backend.device)
-    layers[1], paged[:, 1] = x.pool, x.pool
-    o = run(case, x)
-    for view, storage in [(layers[1], layers), (paged[:, 1], paged)]:
-        assert torch.equal(run(case, x, ssm_pool=view), o) and torch.equal(view, x.pool)
-        assert storage.isnan().sum() == storage.numel() - x.pool.numel()
-
-
-@pytest.mark.parametrize("v_first", [False, True])
-def test_batch_does_not_matter(backend, v_first):
-    """A row alone, in a batch and in any order: the same bits."""
-    case = Case("", B=5, K=128, raw=True, v_first=v_first)
-    x, flipped = setup(case, backend.device), setup(case, backend.device)
-    o = run(case, x)
-    turned = run(case, flipped, ssm_indices=x.slots.flip(0), **{n: getattr(x, n).flip(0) for n in ("q", "k", "v", "a", "b")})
-    assert torch.equal(turned.flip(0), o) and torch.equal(bits(flipped.storage), bits(x.storage))
-    alone = setup(case, backend.device)
-    for n in range(case.B):
-        row = {i: getattr(x, i)[n : n + 1] for i in ("q", "k", "v", "a", "b")}
-        assert torch.equal(run(case, alone, ssm_indices=x.slots[n : n + 1], **row), o[n : n + 1])
-    assert torch.equal(bits(alone.storage), bits(x.storage))
-
-
 def check_large_batch(case, device):
     """A large batch takes another tile than its first rows alone: the same bits."""
     x, few = setup(case, device), setup(case, device)
@@ -185,20 +116,6 @@ def test_tokens_of_a_row_are_steps(backend):
 
 
 # ---- views -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("N", [1, 4])
-def test_views(backend, N):
-    """q, k, v, a, b sliced from one projection, slots from a column of a table: the bits of contiguous clones."""
-    case = Case("", B=N, H=2, HV=4, raw=True, v_first=True)
-    x, clone = setup(case, backend.device), setup(case, backend.device)
-    sizes = [2 * 64, 2 * 64, 4 * 32, 4, 4]
-    columns = guarded(torch.randn(N, 1, 3 + sum(sizes)), backend.device).to(BF16)[..., 3:].split(sizes, -1)
-    views = {n: c.unflatten(-1, (h, -1)) for n, c, h in zip("qkv", columns, (2, 2, 4))} | dict(a=columns[3], b=columns[4])
-    views |= dict(ssm_indices=torch.stack([x.slots, x.slots * 0 - 1], 1)[:, 0], A_log=x.A_log[:1].expand(4))
-    o = run(case, x, **views)
-    assert torch.equal(o, run(case, clone, **{n: v.contiguous() for n, v in views.items()}))
-    assert torch.equal(bits(x.storage), bits(clone.storage)) and o.any()
 
 
 @pytest.mark.gpu

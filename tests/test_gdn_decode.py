@@ -120,17 +120,6 @@ def test_one_launch(backend, heads, v_first, state):
     assert not y[1].any() and same(args["ssm_pool"][:2], before["ssm_pool"][:2]) and same(args["ssm_pool"][4], before["ssm_pool"][4])
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_batch_invariance(native_backend, interleaved):
-    args = decode((5,), interleaved=interleaved)(native_backend.device)
-    alone = copy(args)
-    y = OP(**args)
-    for n in range(5):
-        row = {k: t[n : n + 1] if k in ("mixed_qkvz", "ba", "cache_indices") else t for k, t in alone.items()}
-        assert same(OP(**row), y[n : n + 1])
-    assert same(alone["ssm_pool"], args["ssm_pool"]) and same(alone["conv_states"], args["conv_states"])
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
 def test_batch_invariance_of_kernels(state):

@@ -61,39 +61,6 @@ def test_values(backend, layout, source, target):
         check_scatter("scatter_accepted_states", pool, steps, indices.long(), accepted.long(), rows, slot_dim=pool.slot_dim)
 
 
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("pad, min_slot", [(-1, 0), (0, 1), (6, 0), (2**33 + 1, 1)], ids=str)
-def test_padded_rows(backend, pad, min_slot, index):
-    pad = pad if index == torch.int64 or pad < 2**31 else -(2**31)
-    table = torch.tensor([[3, 9], [pad, 9], [4, 9], [pad, 9]], dtype=index, device=backend.device)
-    pool = make_pool("states", BF16, backend.device)
-    got = check_gather(pool, table[:, 0], min_slot=min_slot)
-    assert not got[:, 1].any() and not got[:, 3].any()
-    assert not check_gather(pool, table[1:2, 0].expand(3), min_slot=min_slot).any()
-    states = states_like(pool, 4, dtype=FP32, device=backend.device)
-    check_scatter("scatter_states", pool, states, table[:, 0], min_slot=min_slot)
-    accepted = torch.ones(4, dtype=index, device=backend.device)
-    check_scatter("scatter_accepted_states", pool, states[:, :, None], table[:, 0], accepted, min_slot=min_slot)
-    before = pool.view.clone()
-    gdn_ops.scatter_states(pool.view, states, table[1:2, 0].expand(4), min_slot=min_slot)
-    assert same_bits(pool.view, before)
-
-
-@pytest.mark.parametrize("index", [torch.int32, torch.int64], ids=str)
-def test_counts_and_rows_that_mean_nothing(backend, index):
-    """Accepted counts outside 1..S' and rows outside of the intermediate states leave their slot alone."""
-    pool = make_pool("history", BF16, backend.device)
-    steps = states_like(pool, 5, 3, dtype=BF16, device=backend.device)
-    slots = torch.arange(6, device=backend.device)[:5]
-    for bad in (0, -1, 4, 2**31 - 1):
-        counts = torch.tensor([1, bad, 3, bad, 2], dtype=index, device=backend.device)
-        check_scatter("scatter_accepted_states", pool, steps, slots, counts)
-    counts = torch.tensor([[1, 9]] * 5, dtype=index, device=backend.device)[:, 0]
-    for bad in (-1, 5, -(2**31)):
-        rows = torch.tensor([bad, 3, bad, 4, 0], dtype=index, device=backend.device)
-        check_scatter("scatter_accepted_states", pool, steps, slots, counts, rows)
-
-
 def test_overlapping_windows(backend):
     """Intermediate windows as views of one line of inputs each, as SGLang keeps them."""
     pool = make_pool("history", BF16, backend.device)  # [L, slots, D, 3]
