@@ -1,6 +1,10 @@
 """Operators called from C++ without Python in between: results, host cost, refusals that cross the boundary."""
 
+import fcntl
+import hashlib
+import os
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,18 +15,23 @@ import gdn_ops  # noqa: F401  (registers the operators)
 from gdn_ops.table import OPS
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-pytestmark = pytest.mark.xdist_group("cpp")  # built once
 
 
-@pytest.fixture(scope="module")
-def cpp(tmp_path_factory):
+@pytest.fixture(scope="session")
+def cpp():
     from torch.utils.cpp_extension import is_ninja_available, load
 
     if not (shutil.which("c++") and is_ninja_available()):
         pytest.skip("no C++ compiler and ninja here")
 
     source = Path(__file__).parent / "cpp/call_ops.cpp"
-    return load("gdn_call_ops", [str(source)], extra_cflags=["-O1", "-g0"], build_directory=str(tmp_path_factory.mktemp("call_ops")))
+    digest = hashlib.sha256(source.read_bytes() + torch.__version__.encode()).hexdigest()[:20]
+    build = Path(tempfile.gettempdir()) / f"gdn_call_ops_{os.getuid()}_{digest}"
+    build.mkdir(exist_ok=True)
+    with open(build.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of processes that test at once one builds
+        (build / "lock").unlink(missing_ok=True)  # torch's own, which outlives a process that was ended
+        return load("gdn_call_ops", [str(source)], extra_cflags=["-O1", "-g0"], build_directory=str(build))
 
 
 @pytest.mark.parametrize("device", DEVICES)
