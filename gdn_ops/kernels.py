@@ -121,6 +121,7 @@ CONV = Kernel(
     tune=lambda v, arch: dict(warps=4, THREADS=128, U=4 if v["ROLE"] else 8),
     tiles=("THREADS",),
     hot=True,
+    early=True,
 )
 
 GATED_RMSNORM = Kernel(
@@ -130,6 +131,7 @@ GATED_RMSNORM = Kernel(
     tune=lambda v, arch: dict(warps=4, THREADS=128, BLOCKS=9 if v["T"] != "fp32" else 8),
     tiles=("THREADS", "BLOCKS"),
     hot=lambda v: v["ALIGNED"],
+    early=True,
 )
 # Every op on a pool of slots is one kernel, which moves bytes; dtypes and unit sizes are arguments.
 MOVE_SLOTS = Kernel(

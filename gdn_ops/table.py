@@ -123,6 +123,7 @@ TABLE = (
                 tune=lambda v, arch: dict(warps=4, THREADS=128),
                 tiles=("THREADS",),
                 hot=True,
+                early=True,
             ),
         ),
     ),

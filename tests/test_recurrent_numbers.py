@@ -41,11 +41,12 @@ def test_softplus(backend, x, dtype, split):
     assert torch.isfinite(o.float()).all()
 
 
+@pytest.mark.parametrize("V", [16, 128], ids=["token loop", "step"])
 @pytest.mark.parametrize("state", [FP32, BF16])
-def test_long_decode(native_backend, state):
+def test_long_decode(native_backend, state, V):
     """512 steps. float32 throughout is 6e-7 off (beta rounded to bf16: 1.8e-3); a bf16 pool is no worse than rounding each
     step's exact state once."""
-    case = Case("", HV=1, B=1, K=128, V=16, T=512, raw=True, v_first=True, state=state)
+    case = Case("", HV=1, B=1, K=128, V=V, T=512, raw=True, v_first=True, state=state)
     x = setup(case, native_backend.device, [0])
     first = x.pool[:1].cpu().double()
     g, beta = reference.fused_gdn_gating(*(t.cpu() for t in (x.A_log, x.a, x.b, x.dt_bias)))

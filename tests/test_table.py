@@ -64,6 +64,8 @@ def test_kernel_has_source_and_twin(kernel):
         assert re.search(
             rf"void {kernel.name}\(const kernels::{kernel.name}::Keys& ?\w*,\s+const kernels::{kernel.name}::Args& ?\w*\)", twin
         )
+    waits = re.search(r"\b(wait_for|follow)_kernel_ahead\(\);", source) is not None
+    assert waits == kernel.early, "a kernel that starts early waits for the one ahead itself"
     users = [op for op in TABLE if any(k.name == kernel.name for k in op.kernels)]
     assert all(k is kernel for op in users for k in op.kernels if k.name == kernel.name), "two kernels of one name"
 

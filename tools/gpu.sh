@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Checks and measures the wheel in dist/ on a machine with a GPU. From the root of the source tree:
 #
-#     tools/gpu.sh [tests[:WORDS]] [sanitize] [bench[:group,group[:WORDS]]] [traffic]      (the first three by default)
+#     tools/gpu.sh [tests[:WORDS]] [sanitize] [bench[:group,group[:WORDS]]] [traffic] [limits:group[:WORDS]]
+#         (the first three by default)
 #
-# tests:WORDS runs what pytest -k WORDS selects, bench::WORDS the rows that have these words; traffic counts bytes with ncu.
+# tests:WORDS runs what pytest -k WORDS selects, bench::WORDS the rows that have these words; traffic counts bytes with ncu,
+# limits says what its rows' kernels wait for.
 #
 # Installs the wheel into ~/site and, if there is a folder .whl, peers into /tmp/site; nothing is imported from the
 # source tree. Logs and results go to $OUT (build/gpu by default). Every step runs whatever the others did; the exit
@@ -68,7 +70,7 @@ for word in "$@"; do
       ;;
     sanitize)
       if command -v compute-sanitizer >/dev/null; then
-        for tool in memcheck racecheck; do
+        for tool in memcheck racecheck synccheck; do
           PYTORCH_NO_CUDA_MEMORY_CACHING=1 step "$tool" 240 \
             compute-sanitizer --tool $tool --error-exitcode 7 --print-limit 20 python3 "$ROOT/tools/sanitize.py" || true
           tail_of "$tool" 8
@@ -86,6 +88,11 @@ for word in "$@"; do
     traffic)
       step traffic 150 python3 "$ROOT/tools/bench/traffic.py" --out "$OUT"
       tail_of traffic 8
+      ;;
+    limits:*)
+      IFS=: read -r _ groups rows <<<"$word"
+      step limits 240 python3 "$ROOT/tools/bench/limits.py" "$groups" --only "$rows" --out "$OUT"
+      tail_of limits 40
       ;;
     *)
       summary+=("$word: unknown step")

@@ -15,6 +15,7 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "causal_conv1d_rows.h"
+#include "overlap.h"
 
 namespace gdn {
 
@@ -195,6 +196,7 @@ __device__ __forceinline__ void causal_conv1d(const CausalConv1dArgs& a) {
 
 #define GDN_KERNEL(symbol, T, W, VEC, ROLE, THREADS, U)                                                           \
   extern "C" __global__ void __launch_bounds__(THREADS) symbol(const __grid_constant__ gdn::CausalConv1dArgs a) { \
+    gdn::follow_kernel_ahead();                                                                                   \
     gdn::causal_conv1d<T, W, VEC, ROLE, THREADS, U>(a);                                                           \
   }
 GDN_VARIANTS(GDN_KERNEL)

@@ -6,6 +6,7 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "conv_pack_gdn_decode_inputs.h"
+#include "overlap.h"
 
 namespace gdn {
 
@@ -74,6 +75,7 @@ __device__ __forceinline__ void conv_pack(const ConvPackGdnDecodeInputsArgs& a) 
 #define GDN_KERNEL(symbol, T, W, VEC, THREADS)                             \
   extern "C" __global__ void __launch_bounds__(THREADS)                    \
       symbol(const __grid_constant__ gdn::ConvPackGdnDecodeInputsArgs a) { \
+    gdn::follow_kernel_ahead();                                            \
     gdn::conv_pack<T, W, VEC, THREADS>(a);                                 \
   }
 GDN_VARIANTS(GDN_KERNEL)

@@ -12,6 +12,7 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "gated_rmsnorm.h"
+#include "overlap.h"
 #include "packs.h"
 #include "warp.h"
 
@@ -173,6 +174,7 @@ __device__ __forceinline__ void gated_rmsnorm(const GatedRmsnormArgs& a) {
 #define GDN_KERNEL(symbol, T, FP8, ALIGNED, THREADS, BLOCKS)                  \
   extern "C" __global__ void __launch_bounds__(THREADS, ALIGNED ? BLOCKS : 1) \
       symbol(const __grid_constant__ gdn::GatedRmsnormArgs a) {               \
+    gdn::follow_kernel_ahead();                                               \
     gdn::gated_rmsnorm<T, FP8, ALIGNED, THREADS>(a);                          \
   }
 GDN_VARIANTS(GDN_KERNEL)

@@ -21,6 +21,12 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
+// The begin of an `early` kernel that has nothing to do ahead of that.
+__device__ __forceinline__ void follow_kernel_ahead() {
+  wait_for_kernel_ahead();
+  let_next_kernel_start();
+}
+
 // A barrier of the blocks of a cluster in two halves: what a thread wrote to shared or global memory before it arrived
 // is seen by those that waited.
 __device__ __forceinline__ void cluster_arrive() {

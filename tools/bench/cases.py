@@ -111,10 +111,14 @@ def update(v_first: bool):
     return make
 
 
+BATCHES = (1, 8, 32, 64, 128, 256, 512)
+DECODE = ((16, 32, BATCHES), (4, 8, BATCHES), *((H, HV, (1, 64, 512)) for H, HV in ((16, 64), (16, 48), (2, 4), (16, 16))))
+
+
 def decode():
     for state in (torch.float32, torch.bfloat16):
-        for H, HV in ((16, 32), (4, 8)) if GPU else ((2, 4),):
-            for B in (1, 8, 32, 64, 128, 256) if GPU else (3,):
+        for H, HV, batches in DECODE if GPU else ((2, 4, (3,)),):
+            for B in batches:
                 one = 2 * B * HV * HD * HD * state.itemsize
                 for v_first in (False, True):
                     name = f"{'fp32' if state.itemsize == 4 else 'bf16'} {'VK' if v_first else 'KV'} {H}/{HV} B {B}"
