@@ -89,10 +89,7 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
                              .v_first = state_v_first,
                              .scale = scale,
                              .min_slot = min_slot};
-  if (one_token(layer, conv, rule))
-    one_launch(layer, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, View(y));
-  else
-    composed(layer, mixed_qkvz, ba, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, View(y));
+  launch_layer(layer, mixed_qkvz, ba, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, View(y));
   return y;
 }
 

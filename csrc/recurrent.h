@@ -206,13 +206,13 @@ inline void launch_step(const char* op, const RecurrentSizes& s, Device device, 
   kernel.launch(tiles, {.rule = a, .ahead = fetch_distance(device)});
 }
 
-// Whether every row has few tokens, and states are stored whole and rounded to nearest: fused_recurrent_verify.cu.
-inline bool short_rows(const RecurrentSizes& s, const FusedRecurrentArgs& a) {
+// Whether no row has more tokens than `most`, and states are stored whole and rounded to nearest: short_rows.h.
+inline bool short_rows(const RecurrentSizes& s, const FusedRecurrentArgs& a, int64_t most) {
   const SpecArgs& spec = a.spec;
   const int64_t size = spec.steps ? element_size(static_cast<DType>(spec.steps_dtype)) : 0;
   const bool aside = reinterpret_cast<uintptr_t>(spec.steps) % 16 == 0 && spec.steps_stride * size % 16 == 0 &&
                      spec.steps_stride_t * size % 16 == 0;
-  return s.T >= 1 && (s.packed ? spec.most_tokens : s.T) <= kMostVerified && aside && spec.seed == nullptr &&
+  return s.T >= 1 && (s.packed ? spec.most_tokens : s.T) <= most && aside && spec.seed == nullptr &&
          spec.checkpoints.data == nullptr;
 }
 
@@ -228,7 +228,7 @@ inline void launch_recurrent(const char* op, const RecurrentSizes& s, Device dev
     launch_step(op, s, device, S, state_v_first, a);
     return;
   }
-  if (square && short_rows(s, a)) {
+  if (square && short_rows(s, a, kMostVerified)) {
     const auto kernel = pick<kernels::fused_recurrent_verify>(
         op, device, {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K)});
     // Packed, one more "row" has the tokens that belong to none.
@@ -257,18 +257,25 @@ struct RecurrentUpdate {
   std::optional<double> scale;
   int64_t min_slot;
 
+  // All but the tokens.
+  FusedRecurrentArgs args(DType activations) const {
+    FusedRecurrentArgs a = recurrent_args(s, activations, scale, l2norm);
+    a.cu_seqlens = index_arg(cu_seqlens);
+    a.h0 = pool.data, a.h0_stride = pool.stride(0);
+    a.ht = update_state ? pool.data : nullptr, a.ht_stride = pool.stride(0);
+    a.slots = slots.second.limit(pool.size(0)), a.min_slot = std::max<int64_t>(min_slot, 0);
+    slots.fill(a);
+    a.has_state = static_cast<const uint8_t*>(has_state.data), a.has_state_stride = has_state.stride(0);
+    return a;
+  }
+
   // o [B, T, HV, V], contiguous rows [HV, V] evenly apart.
   void launch(const View& o) const {
-    FusedRecurrentArgs args = recurrent_args(s, q.dtype, scale, l2norm);
-    args.q = rows_arg(q, s.packed), args.k = rows_arg(k, s.packed), args.v = rows_arg(v, s.packed);
-    args.cu_seqlens = index_arg(cu_seqlens), args.o = o.data, args.o_stride = o.row_stride(2);
-    gates.fill(args, s);
-    args.h0 = pool.data, args.h0_stride = pool.stride(0);
-    args.ht = update_state ? pool.data : nullptr, args.ht_stride = pool.stride(0);
-    args.slots = slots.second.limit(pool.size(0)), args.min_slot = std::max<int64_t>(min_slot, 0);
-    slots.fill(args);
-    args.has_state = static_cast<const uint8_t*>(has_state.data), args.has_state_stride = has_state.stride(0);
-    launch_recurrent(op, s, q.device, pool, v_first, slots.more(), args);
+    FusedRecurrentArgs a = args(q.dtype);
+    a.q = rows_arg(q, s.packed), a.k = rows_arg(k, s.packed), a.v = rows_arg(v, s.packed);
+    a.o = o.data, a.o_stride = o.row_stride(2);
+    gates.fill(a, s);
+    launch_recurrent(op, s, q.device, pool, v_first, slots.more(), a);
   }
 };
 

@@ -74,6 +74,14 @@ GDN_DECODE_STEP = Kernel(
     cpu=False,
     early=True,
 )
+GDN_DECODE_VERIFY = Kernel(
+    name="gdn_decode_verify",
+    source="csrc/cuda/gdn_decode_verify.cu",
+    keys={"S": FLOAT, "VFIRST": (False, True)},
+    tune=lambda v, arch: dict(warps=8),
+    cpu=False,
+    early=True,
+)
 # Chunk kernels that hold whole rows of K: fast ones for 64-token chunks and K == BK, else any K <= BK.
 CHUNK_BK = {(64, True, 64), (64, True, 128), (64, False, 128), (64, False, 256), (32, False, 256), (16, False, 256)}
 

@@ -44,22 +44,23 @@ def composed(mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, conv_weight, 
     return torch.ops.gdn.gated_rmsnorm(o.view(*lead, HV, V), norm_weight, z.view(*lead, HV, V), out_scale=out_scale)
 
 
-def is_plain(args) -> bool:
-    """One token a row of whole heads, which a GPU does in one launch, without rounding between."""
-    slots, (K, V) = args.get("ssm_indices"), args["ssm_pool"].shape[2:]
-    return (
-        args["mixed_qkvz"].dim() == 2
-        and not {"cu_seqlens", "intermediate_windows", "pool_scale", "rounding_seed"} & set(args)
-        and (slots is None or slots.dim() == 1)
-        and K == V == 128
-        and args["mixed_qkvz"].dtype != torch.float32
+def launches(args) -> int:
+    """One where a GPU has a kernel of its own for the layer, which rounds nothing between: for rows of up to 8 tokens of whole heads."""
+    mixed, (K, V), tables = (
+        args["mixed_qkvz"],
+        args["ssm_pool"].shape[2:],
+        ("ssm_indices", "ssm_write_indices", "intermediate_states", "parents"),
     )
+    most = mixed.shape[1] if mixed.dim() == 3 else 1
+    if "cu_seqlens" in args:
+        most = min([args[n].shape[1] for n in (*tables, "intermediate_windows") if n in args and args[n].dim() > 1], default=9)
+    return 1 if most <= 8 and K == V == 128 and not {"pool_scale", "rounding_seed"} & set(args) else 3
 
 
 @SAMPLES
 def test_values(backend, build):
     args = build(backend.device)
-    if backend.name == "interpreter" and not is_plain(args):
+    if backend.name == "interpreter" and launches(args) > 1:
         pytest.skip("the single ops' kernels, which their own tests interpret")
     want_y, *want = reference.gdn_decode(**args)
     y = OP(**args)
@@ -73,15 +74,16 @@ def test_values(backend, build):
 
 @SAMPLES
 def test_is_the_single_ops(native_backend, build):
-    """Bit for bit, in results and in everything that is updated; in one launch, but for what single ops round."""
+    """Bit for bit, in results and in everything that is updated; but for what single ops round."""
     args = build(native_backend.device)
     theirs = copy(args)
     y, want = OP(**args), composed(**theirs)
-    if native_backend.name == "cuda" and is_plain(args):
+    if native_backend.name == "cuda" and launches(args) == 1:
         dtype = args["mixed_qkvz"].dtype
         assert_close(y.float(), want.double(), 4e-2 if y.dtype == torch.float8_e4m3fn else RMS[dtype])
-        assert_close(args["ssm_pool"], theirs["ssm_pool"].double(), RMS[dtype])
-        assert same(args["conv_states"], theirs["conv_states"])
+        for name in {"ssm_pool", "intermediate_states"} & set(args):
+            assert_close(args[name], theirs[name].double(), RMS[dtype], what=name)
+        assert all(same(args[name], theirs[name]) for name in {"conv_states", "intermediate_windows"} & set(args))
         return
     assert same(y, want)
     assert [n for n, t in args.items() if isinstance(t, torch.Tensor) and not same(t, theirs[n])] == []
@@ -93,7 +95,7 @@ def test_launches(build):
     with Backend("interpreter") as backend:
         backend.count_only = True
         OP(**args)
-    assert len(backend.launches) == (1 if is_plain(args) else 3), backend.launches
+    assert len(backend.launches) == launches(args), backend.launches
 
 
 @pytest.mark.parametrize("state", [torch.float32, torch.bfloat16])
@@ -118,6 +120,35 @@ def test_one_launch(backend, heads, v_first, state):
     assert_close(args["ssm_pool"], pool_want, 3e-3 if state == torch.bfloat16 or not exact else 2e-6)
     assert_close(args["conv_states"], conv_want, 1e-7)
     assert not y[1].any() and same(args["ssm_pool"][:2], before["ssm_pool"][:2]) and same(args["ssm_pool"][4], before["ssm_pool"][4])
+
+
+@pytest.mark.parametrize("v_first", [False, True])
+@pytest.mark.parametrize("flow", ["slots", "steps", "tree"])
+@pytest.mark.parametrize("heads", [(2, 2), (1, 2), (1, 9)])
+def test_rows_in_one_launch(backend, heads, flow, v_first):
+    """As above with up to 8 tokens a row, packed, of which row 1 is empty and row 3 padding; filters of 3 taps."""
+    (H, HV), K, W, S, lens = heads, 128, 3, 6, [5, 0, 1, 2, 6]
+    r, N, T, wide = Draw(backend.device, 6), 5, sum(lens) + 2, 2 * H * K + 2 * HV * K
+    D = wide - HV * K
+    args = dict(mixed_qkvz=r.normal(T, wide + 3)[:, 1 : wide + 1], ba=r.normal(T, 2 * HV), cache_indices=r.ints([4, 2, 1, -1, 3]))
+    args |= dict(cu_seqlens=r.ints([1, *(1 + torch.tensor(lens).cumsum(0)).tolist()]), state_v_first=v_first)
+    args |= dict(conv_states=r.normal(5, W - 2 + S, D, dtype=torch.float32).mT, ssm_pool=r.normal(6 + N * S, HV, K, K, scale=0.1))
+    args |= dict(conv_weight=r.normal(D, W, scale=0.5), conv_bias=r.normal(D), A_log=r.normal(HV), dt_bias=r.normal(HV))
+    args |= dict(norm_weight=r.normal(K, dtype=torch.float32))
+    if flow == "slots":
+        args |= dict(ssm_indices=r.ints([[6 + n * S + t for t in range(S)] for n in range(N)]), num_accepted_tokens=r.ints([1, 2, 3, 4, 6]))
+    else:
+        args |= dict(intermediate_states=r.normal(N, S, HV, K, K), intermediate_windows=r.normal(N, S, D, W - 1, dtype=torch.float32))
+        args |= dict(intermediate_indices=r.ints([4, 0, 1, 2, -1]), conv_states=args["conv_states"][..., : W - 1])
+    if flow == "tree":
+        args |= dict(parents=r.ints([[-1, 0, 0, 1, -1, 4], [0] * 6, [0] * 6, [0] * 6, [0, 0, 1, 2, 2, 0]]))
+    y_want, *want = reference.gdn_decode(**args)
+    y = OP(**args)
+    assert_close(y.float(), y_want, 3e-3)
+    exact = backend.name != "cpu"
+    for name, w in zip(UPDATED, want):
+        if name in args:
+            assert_close(args[name], w, 2e-6 if exact or "states" not in name and "pool" not in name else 6e-3, what=name)
 
 
 @pytest.mark.gpu
@@ -165,11 +196,11 @@ def token_by_token(layer, x, accepted):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("flow", ["slots", "steps"])
-def test_verify_and_accept(native_backend, flow, interleaved):
+def test_verify_and_accept(backend, flow, interleaved):
     """Steps of S tokens of which 1, 2, ... S are accepted; the next starts after those. LightLLM's and vLLM's flow: a slot
     a token and wide convolution states, read by accepted count. SGLang's: states and windows of every step in buffers,
     what was accepted is copied to the frozen pools."""
-    device = native_backend.device
+    device = backend.device
     layer, x = stream(device, interleaved)
     accepted = [1, 3, 4, 2, 1, 4]
     want, want_conv, want_pool = token_by_token(layer, x, accepted)

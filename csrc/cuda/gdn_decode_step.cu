@@ -116,6 +116,9 @@ struct Share {
 
 template <class S, class T, bool VFIRST, int CLUSTER>
 __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  if constexpr (CLUSTER != 0) return;  // never picked here: no code
+#endif
   constexpr int K = 128, V = K, BV = CLUSTER == 2 ? V / 2 : V, WARPS = 8;
   using State = HeadState<S, VFIRST, K, BV, WARPS>;
   using Share = Share<State, V, BV, CLUSTER>;

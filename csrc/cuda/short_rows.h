@@ -1,0 +1,231 @@
+// Rows of few tokens as chunks of the gated delta rule. With f_t what is left of the start state h after token t, and
+// d_ts of what token s wrote (products of e^g along the path to t: the tokens before it, or its ancestors in a draft
+// tree),
+//   x = h^T z over all k and q                            one pass over the state, in registers
+//   u_t = beta_t (v_t - f_t x_k - sum_s d_ts (k_s . k_t) u_s);  o_t = f_t x_q + sum_s d_ts (k_s . q_t) u_s
+// so that nothing waits for the state after one token to go on with the next. States, h_t = e^g_t h_parent + k_t u_t^T,
+// are formed only where they are to be stored: after every token, or the last. A branch of a tree begins again at h.
+#pragma once
+
+#include "head_state.h"
+#include "tokens.h"
+
+namespace gdn {
+
+// Tokens are taken NT at a time: their k and their q in turn.
+constexpr int NT = 4, kVectors = 2 * NT;
+
+// Where the k of token t is among the vectors; its q is NT further on.
+__device__ __forceinline__ int vector_of(int t) { return t / NT * kVectors + t % NT; }
+
+// The row n of a launch, as its index tensors describe it. Row N has the tokens of no sequence.
+struct ShortRow {
+  uint32_t n, row;
+  int tokens;
+  int64_t slot = -1;  // of the start state
+  bool outside, live;
+
+  // Whether row n starts from a slot, as far as index tensors say; where its values are not to be followed, it does
+  // not.
+  static __device__ __forceinline__ bool start(const FusedRecurrentArgs& a, uint32_t n, int64_t& slot) {
+    const SpecArgs& spec = a.spec;
+    slot = n;
+    int64_t column = 0;
+    if (spec.accepted.words) {
+      column = load_index(spec.accepted, n) - 1;
+      if (column < 0 || column >= spec.read_columns) return false;
+    }
+    if (spec.also.words) {
+      const int64_t also = load_index(spec.also, n);
+      if (also < a.min_slot || also >= spec.n_also) return false;
+    }
+    if (!a.read.words) return true;
+    slot = index_value(index_bits(a.read, n, column * spec.read_step), a.read.words);
+    return slot >= a.min_slot && slot < a.slots;
+  }
+
+  __device__ __forceinline__ ShortRow(const FusedRecurrentArgs& a, uint32_t n) : n(n), row(n), tokens(a.T) {
+    const bool varlen = a.cu_seqlens.words != 0;
+    outside = varlen && n == static_cast<uint32_t>(a.N);
+    if (varlen) {
+      const IndexBits begin = index_bits(a.cu_seqlens, outside ? 0 : n);
+      const IndexBits end = index_bits(a.cu_seqlens, outside ? a.N : n + 1);
+      row = bound_value(begin, a.cu_seqlens.words, a.T);
+      tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
+    }
+    live = !outside && start(a, n, slot) && tokens <= a.spec.most_tokens;
+  }
+
+  // The row's first token among all.
+  __device__ __forceinline__ int64_t first(const FusedRecurrentArgs& a) const {
+    return a.cu_seqlens.words ? row : static_cast<int64_t>(row) * a.T;
+  }
+
+  // Padding: f(token) for every token, counted from the first, that has no result.
+  template <class F>
+  __device__ __forceinline__ void each_dead(const FusedRecurrentArgs& a, F f) const {
+    const int64_t count = outside ? a.T - tokens : tokens;
+#pragma unroll 1
+    for (int64_t t = 0; t < count; ++t) f(!outside ? t : t < row ? t - row : t - row + tokens);
+  }
+};
+
+// What a block knows of its row's tokens.
+template <int MOST>
+struct Tokens {
+  int parent[MOST];                // -1: the start state
+  uint32_t path[MOST];             // bits of the tokens from the start state to this one
+  float decay[MOST], beta[MOST];   // e^g
+  float left[MOST][MOST];          // [t][s]: d_ts, for s on the path to t
+  float frozen[MOST];              // f_t
+  float products[MOST][2 * MOST];  // of the k of token s with the vectors, in their order
+
+  // Of token s with the k of token t; with its q, NT further on.
+  __device__ __forceinline__ const float* product(int s, int t) const { return products[s] + vector_of(t); }
+
+  // By as many threads as there are tokens.
+  __device__ __forceinline__ void load_parents(const SpecArgs& spec, const ShortRow& row) {
+    const int t = threadIdx.x;
+    if (t >= row.tokens) return;
+    int64_t up = t - 1;
+    if (spec.parents.words)
+      up = index_value(index_bits(spec.parents, row.n, t * spec.parents_step), spec.parents.words);
+    parent[t] = up >= 0 && up < t ? static_cast<int>(up) : -1;
+  }
+
+  template <class Args>
+  __device__ __forceinline__ void load_gates(const Args& a, const ShortRow& row, uint32_t hv, uint32_t h) {
+    const int t = threadIdx.x;
+    if (t >= row.tokens) return;
+    float g;
+    token_gates(a, row.row, t, hv, h, g, beta[t]);
+    decay[t] = expf(g);
+  }
+
+  // By one warp, a lane each for the tokens and the start state: what is left of it after each later token.
+  __device__ __forceinline__ void follow(int tokens) {
+    const int s = threadIdx.x % 32;
+    if (s > MOST) return;
+    for (int t = 0; t < tokens; ++t) {
+      const int p = parent[t];
+      if (s == MOST) {
+        frozen[t] = (p < 0 ? 1.0f : frozen[p]) * decay[t];
+        path[t] = (p < 0 ? 0 : path[p]) | 1u << t;
+      } else {
+        left[t][s] = s < t ? (p < s ? 0.0f : left[p][s]) * decay[t] : 1.0f;
+      }
+    }
+  }
+
+  // By all warps: the products of z [.., K], the vectors.
+  template <int K, int WARPS>
+  __device__ __forceinline__ void multiply(const float* z, int tokens) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int s = threadIdx.x / 32; s < tokens; s += WARPS)
+#pragma unroll 1
+      for (int t0 = s / NT * NT; t0 < tokens; t0 += NT) {
+        float y[kVectors] = {};
+#pragma unroll
+        for (int i = lane; i < K; i += 32) {
+          const float x = z[vector_of(s) * K + i];
+#pragma unroll
+          for (int c = 0; c < kVectors; ++c) y[c] = fmaf(x, z[(2 * t0 + c) * K + i], y[c]);
+        }
+        spread_sums<32, 1, kVectors>(y, lane);
+        if (lane % (32 / kVectors) == 0) products[s][2 * t0 + lane / (32 / kVectors)] = y[0];
+      }
+  }
+
+  // By a thread a column: u [.., BV] and out(t, o_t) of tokens t0 on, from their read-outs and value(i) of token t0 +
+  // i.
+  template <int BV, class Value, class Out>
+  __device__ __forceinline__ void solve(int t0, int tokens, const float (&read_k)[NT], const float (&read_q)[NT],
+                                        float* u, Value value, Out out) const {
+    const int column = threadIdx.x;
+    float mine[NT];
+#pragma unroll
+    for (int i = 0; i < NT; ++i) {
+      const int t = t0 + i;
+      if (t >= tokens) break;
+      float x_k = frozen[t] * read_k[i], x_q = frozen[t] * read_q[i];
+      const auto add = [&](int s, float u) {
+        if (!(path[t] >> s & 1)) return;  // whatever u is
+        u *= left[t][s];
+        x_k = fmaf(product(s, t)[0], u, x_k), x_q = fmaf(product(s, t)[NT], u, x_q);
+      };
+#pragma unroll 1
+      for (int s = 0; s < t0; ++s) add(s, u[s * BV + column]);
+#pragma unroll
+      for (int s = 0; s < i; ++s) add(t0 + s, mine[s]);
+      mine[i] = u[t * BV + column] = beta[t] * (value(i) - x_k);
+      out(t, fmaf(product(t, t)[NT], mine[i], x_q));
+    }
+  }
+
+  // By all threads: the states that are to be stored, of the tile that is element `at` of a slot. `load` gets the start
+  // state again.
+  template <class S, int K, int BV, class State, class Load>
+  __device__ __forceinline__ void store_states(const FusedRecurrentArgs& a, const ShortRow& row, int64_t at,
+                                               const float* z, const float* u, State& state, Load load) const {
+    const SpecArgs& spec = a.spec;
+    const int tokens = row.tokens;
+    int64_t steps = -1;
+    if (spec.steps) {
+      const int64_t i = spec.steps_slots.words ? load_index(spec.steps_slots, row.n) : row.n;
+      if (i >= 0 && i < spec.n_steps_slots) steps = i * spec.steps_stride + at;
+    }
+    const bool every = a.ht != nullptr && spec.every, each = every || steps >= 0;
+    if (a.ht == nullptr && !each) return;
+    const auto slot_after = [&](int t) {
+      if (every) return index_value(index_bits(a.write, row.n, t * spec.write_step), a.write.words);
+      return a.write.words ? load_index(a.write, row.n) : row.slot;
+    };
+    // The start state must stay in memory for a tree's branches: the last token whose state replaces it comes last.
+    int last = -1;
+    if (every && spec.parents.words)
+      for (int t = 0; t < tokens; ++t)
+        if (slot_after(t) == row.slot) last = t;
+
+    int at_hand = -1;
+#pragma unroll 1
+    for (int i = each ? 0 : tokens - 1; i < tokens; ++i) {
+      const int t = last < 0 || i < last ? i : i + 1 < tokens ? i + 1 : last;
+      uint32_t missing = 1u << t;  // tokens that are still to be written
+      if (parent[t] != at_hand) {
+        missing = path[t];
+        if (at_hand >= 0) load();
+      }
+#pragma unroll 1
+      for (; missing != 0; missing &= missing - 1) {
+        const int s = __ffsll(missing) - 1;
+        state.fold(decay[s], z + vector_of(s) * K, u + s * BV, 1);
+      }
+      at_hand = t;
+
+#pragma unroll 1
+      for (int own = 0; own < 2; ++own) {  // aside, then in its own slot
+        void* p = spec.steps;
+        int64_t to = steps + t * spec.steps_stride_t;
+        int32_t dtype = spec.steps_dtype;
+        bool stored = steps >= 0;
+        if (own) {
+          if (a.ht == nullptr || (!every && t != tokens - 1)) break;
+          const int64_t slot = slot_after(t);
+          p = a.ht, to = slot * a.ht_stride + at, dtype = a.ht_fp32 ? kFP32 : Number<S>::code;
+          stored = !(last >= 0 && slot == row.slot && t != last) &&
+                   (!a.read.words || (slot >= a.min_slot && slot < a.slots));
+        }
+        if (!stored) continue;
+        if (dtype == kFP32)
+          state.store(static_cast<float*>(p) + to, a.V);
+        else if (dtype == kBF16)
+          state.store(static_cast<bf16*>(p) + to, a.V);
+        else
+          state.store(static_cast<fp16*>(p) + to, a.V);
+      }
+    }
+  }
+};
+
+}  // namespace gdn
