@@ -122,7 +122,8 @@ def gdn_decode(
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One decode or verify step of a whole layer; both pools are updated in place. One launch for
-    one token a row of bf16 or fp16 with K = V = 128, otherwise three.
+    rows of up to 8 tokens (packed: whose tables have so many columns) with K = V = 128 and a pool that is neither fp8 nor
+    rounded at random; otherwise three.
 
     The same as ``causal_conv1d_update``, ``fused_recurrent_gated_delta_rule_update`` with raw gates and ``gated_rmsnorm`` one
     after another on views of the projection rows, which are not copied in either order.
