@@ -38,9 +38,8 @@ Tensor gdn_decode(const Tensor& mixed_qkvz, const OptTensor& ba, const Tensor& c
                              .scales = View(pool_scale),
                              .seed = View(rounding_seed),
                              .second = {ssm_slots.defined() ? slots : View(), layer.conv_states.size(0)},
-                             .most_tokens = accepted.defined()  ? layer.conv_states.size(2) - W + 2
-                                            : windows.defined() ? windows.size(1)
-                                                                : INT32_MAX};
+                             .most_tokens = std::min(accepted.defined() ? layer.conv_states.size(2) - W + 2 : INT32_MAX,
+                                                     windows.defined() ? windows.size(1) : INT32_MAX)};
 
   // checks
   Checks checks(op);

@@ -162,6 +162,21 @@ def test_batch_invariance_of_kernels(state):
         assert same(OP(**row), y[n : n + 1])
 
 
+def test_row_longer_than_its_windows(backend):
+    """Packed, so that only the device knows: the row is padding in both pools, and nothing is kept of it."""
+    args = decode(lens=[1, 3, 2], flow="steps")(backend.device)
+    args |= dict(intermediate_windows=args["intermediate_windows"][:, :2], cache_indices=args["cache_indices"].abs())
+    padded = copy(args)
+    padded["cache_indices"][1] = -1
+    y_want, *want = reference.gdn_decode(**padded)
+    y = OP(**args)
+    assert_close(y, y_want, RMS[y.dtype], what="y")
+    for name, w in zip(UPDATED, want):
+        assert_close(args[name], w, RMS[y.dtype], what=name)
+    slot = args["intermediate_indices"][1]
+    assert not y[1:4].any() and all(same(args[name][slot], padded[name][slot]) for name in UPDATED[2:])
+
+
 S = 4  # tokens of a verify step: the last accepted one and three drafts
 
 
