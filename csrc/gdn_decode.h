@@ -50,10 +50,9 @@ inline RowsArg columns_arg(const View& t, bool packed, int64_t column, int64_t s
   return {static_cast<char*>(t.data) + column * element_size(t.dtype), t.stride(0), token, stride_h};
 }
 
-// What the kernels of one launch take alike.
-template <class Args>
-inline void fill(Args& a, const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
-                 int64_t norm_activation, bool norm_before_gate, bool hf_rounding, const View& y) {
+// What the kernels of one launch take alike: all but how heads are spread over blocks.
+inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
+                                    int64_t norm_activation, bool norm_before_gate, bool hf_rounding, const View& y) {
   const RecurrentSizes& s = rule.s;
   const View &mixed = layer.mixed, &ba = layer.one_row ? mixed : layer.ba;
   const DType dtype = mixed.dtype;
@@ -62,32 +61,27 @@ inline void fill(Args& a, const Layer& layer, const Conv& conv, const RecurrentU
   const auto gate = [&](int64_t at) {
     return GateArg{columns_arg(ba, s.packed, at, 1), layer.interleaved ? 2 * r : r, static_cast<int32_t>(dtype)};
   };
+  GdnDecodeStepArgs a{};
   a.rule = rule.args(dtype);
   a.rule.g = gate(a_at), a.rule.beta = gate(b_at);
   a.rule.A_log = gate_arg(layer.A_log, false, r), a.rule.dt_bias = gate_arg(layer.dt_bias, false, r);
 
-  a.groups = groups_arg(conv.groups, layer.D);
+  a.x = columns_arg(mixed, s.packed, 0, 0), a.groups = groups_arg(conv.groups, layer.D);
   a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 4);
   a.lines = lines_arg(layer.conv_states, dtype, 1, W - 1), a.conv_slots = index_arg(conv.indices);
   a.W = static_cast<int32_t>(W);
 
+  const int64_t values = r * s.V, group = 2 * s.K + 2 * values;  // columns of an interleaved key head's group
+  a.z = layer.interleaved ? columns_arg(mixed, s.packed, group - values, group)
+                          : columns_arg(mixed, s.packed, layer.D, values);
   a.weight = layer.norm_weight.data, a.weight_fp32 = layer.norm_weight.dtype == DType::fp32;
   a.out_scale = static_cast<const float*>(layer.out_scale.data), a.y = y.data;
   a.norm_activation = static_cast<int32_t>(norm_activation), a.gate_first = !norm_before_gate;
   a.hf_rounding = hf_rounding, a.eps = static_cast<float>(eps);
   a.H = static_cast<int32_t>(s.H), a.key_heads = divisor(s.H);
   a.ahead = fetch_distance(mixed.device);
+  return a;
 }
-
-// Where the gate z of the norm begins in a row, and how far apart it is for key heads.
-struct NormGate {
-  int64_t column, stride_h;
-
-  explicit NormGate(const Layer& layer) {
-    const int64_t values = layer.r * layer.V, group = 2 * layer.K + 2 * values;  // columns of an interleaved one
-    column = layer.interleaved ? group - values : layer.D, stride_h = layer.interleaved ? group : values;
-  }
-};
 
 // Whether a layer has a kernel of its own at all: states of K = V = 128 that are moved 16 bytes at a time.
 inline bool fused(const Layer& layer, const RecurrentUpdate& rule) {
@@ -95,62 +89,53 @@ inline bool fused(const Layer& layer, const RecurrentUpdate& rule) {
          !rule.slots.seed.defined() && states_aligned(layer.pool);
 }
 
-// A plain step of one token a row.
+// Of these: a plain step of one token a row.
 inline bool one_token(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule) {
-  return fused(layer, rule) && rule.s.T == 1 && !rule.s.packed && layer.mixed.dtype != DType::fp32 &&
-         rule.update_state && !rule.slots.special() && !conv.windows.defined();
+  return rule.s.T == 1 && !rule.s.packed && layer.mixed.dtype != DType::fp32 && rule.update_state &&
+         !rule.slots.special() && !conv.windows.defined();
 }
 
 inline void launch_one_token(const Layer& layer, const RecurrentUpdate& rule, GdnDecodeStepArgs a) {
   const RecurrentSizes& s = rule.s;
-  const View& mixed = layer.mixed;
-  const NormGate gate(layer);
-  a.x = mixed.data, a.x_stride = mixed.stride(0);
-  a.z = columns_arg(mixed, false, gate.column, 0).data, a.z_stride = mixed.stride(0), a.z_stride_h = gate.stride_h;
-
+  const Device device = layer.mixed.device;
   // Few rows are spread over the GPU by half heads. Otherwise fp32 states are faster with a block a head, and 16-bit
   // ones with a key head's heads one after another, on H200. Clusters have 8 blocks at most. The bits are the same.
   const int64_t r = layer.r;
   const bool few = s.N * s.HV < 128 && r <= 4, wide = layer.pool.dtype == DType::fp32 && r <= 8;
-  const int kind = compiled_arch(rule.op, mixed.device) < 90 ? 0 : few ? 2 : wide ? 1 : 0;
+  const int kind = compiled_arch(rule.op, device) < 90 ? 0 : few ? 2 : wide ? 1 : 0;
   const int64_t cluster = kind > 0 ? kind * r : 1;
   a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
-  pick<kernels::gdn_decode_step>(rule.op, mixed.device,
-                                 {.S = layer.pool.dtype, .T = mixed.dtype, .VFIRST = rule.v_first, .CLUSTER = kind})
+  pick<kernels::gdn_decode_step>(
+      rule.op, device, {.S = layer.pool.dtype, .T = layer.mixed.dtype, .VFIRST = rule.v_first, .CLUSTER = kind})
       .launch(s.N * s.H * cluster, a, static_cast<int>(cluster));
 }
 
 // Rows of few tokens: verify, or whatever else a plain step is not.
-inline void launch_few_tokens(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule,
-                              GdnDecodeVerifyArgs a) {
+inline void launch_few_tokens(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, GdnDecodeStepArgs a) {
   const RecurrentSizes& s = rule.s;
   const View &mixed = layer.mixed, &windows = conv.windows;
-  const NormGate gate(layer);
-  a.x = columns_arg(mixed, s.packed, 0, 0), a.z = columns_arg(mixed, s.packed, gate.column, gate.stride_h);
-  a.line = static_cast<int32_t>(conv.accepted.defined() ? layer.conv_states.size(2) : a.W - 1);
-  a.windows = lines_arg(windows, mixed.dtype, 1, a.W - 1), a.window_stride_t = windows.stride(1);
-
   const int64_t cluster = layer.r <= 8 && compiled_arch(rule.op, mixed.device) >= 90 ? layer.r : 1;
   a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
   // Packed, one more "row" has the tokens that belong to none.
   pick<kernels::gdn_decode_verify>(rule.op, mixed.device, {.S = layer.pool.dtype, .VFIRST = rule.v_first})
-      .launch((s.N + s.packed) * s.H * cluster, a, static_cast<int>(cluster));
+      .launch((s.N + s.packed) * s.H * cluster,
+              {.layer = a,
+               .line = static_cast<int32_t>(conv.accepted.defined() ? layer.conv_states.size(2) : a.W - 1),
+               .windows = lines_arg(windows, mixed.dtype, 1, a.W - 1),
+               .window_stride_t = windows.stride(1)},
+              static_cast<int>(cluster));
 }
 
 // y of a layer's step, in as few launches as there are kernels for it.
 inline void launch_layer(const Layer& layer, const Tensor& mixed_qkvz, const OptTensor& ba, const Conv& conv,
                          const RecurrentUpdate& rule, double eps, int64_t norm_activation, bool norm_before_gate,
                          bool hf_rounding, const View& y) {
-  const auto filled = [&](auto a) {
-    fill(a, layer, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, y);
-    return a;
-  };
-  if (one_token(layer, conv, rule))
-    launch_one_token(layer, rule, filled(GdnDecodeStepArgs{}));
-  else if (fused(layer, rule) && short_rows(rule.s, rule.args(layer.mixed.dtype), kMostLayerTokens))
-    launch_few_tokens(layer, conv, rule, filled(GdnDecodeVerifyArgs{}));
-  else
-    composed(layer, mixed_qkvz, ba, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, y);
+  if (fused(layer, rule)) {
+    const GdnDecodeStepArgs a = layer_args(layer, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, y);
+    if (one_token(layer, conv, rule)) return launch_one_token(layer, rule, a);
+    if (short_rows(rule.s, a.rule, kMostLayerTokens)) return launch_few_tokens(layer, conv, rule, a);
+  }
+  composed(layer, mixed_qkvz, ba, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, y);
 }
 
 }  // namespace gdn

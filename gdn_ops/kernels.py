@@ -16,7 +16,8 @@ FUSED_RECURRENT = Kernel(
     name="fused_recurrent",
     source="csrc/cuda/fused_recurrent.cu",
     keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128, 256), "ALIGNED": (False, True)},
-    where=lambda v: v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and v["S"] == "fp32",  # S: as they are held; of any dtype
+    # Not ALIGNED: the dtype of states is an argument, S that of the numbers in registers.
+    where=lambda v: v["BK"] != 256 if v["ALIGNED"] else v["BK"] != 64 and v["S"] == "fp32",
     tune=_recurrent_tune,
     tiles=("BV", "WARPS"),
 )
@@ -60,7 +61,7 @@ FUSED_RECURRENT_RING = Kernel(
     name="fused_recurrent_ring",
     source="csrc/cuda/fused_recurrent_ring.cu",
     keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128, 256), "NT": (1, 4)},
-    where=lambda v: v["BK"] != 256 or (v["NT"] == 4 and v["S"] == "fp32"),  # 256: any sizes and dtype
+    where=lambda v: v["BK"] != 256 or (v["NT"] == 4 and v["S"] == "fp32"),  # 256: any sizes, and states of any dtype
     tune=_ring_tune,
     tiles=("BV",),
     hot=lambda v: v["NT"] == 1,

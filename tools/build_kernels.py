@@ -122,7 +122,7 @@ def graph(build: Path, chosen: list[int]) -> str:
     for source in [*sources(), gen / "registry.cpp", gen / "ops.cpp"]:
         name = source.relative_to(ROOT).as_posix() if source.is_relative_to(ROOT / "csrc") else source.name
         objects.append(f"{build}/obj/{name.replace('/', '_')}.o")
-        loops = "csrc/cpu" in source.as_posix()  # worth vectorising
+        loops = source.is_relative_to(ROOT / "csrc/cpu")  # worth vectorising
         lines.append(f"build {objects[-1]}: cxx {source}\n optimised = {'-O3' if loops else '-O2'}")
     lines.append(f"build {ROOT}/gdn_ops/lib/libgdn_ops.so: link {' '.join(objects)} {build}/obj/images.o | {gen}/exports.map")
     return "\n".join(lines) + "\n"

@@ -198,6 +198,19 @@ struct Number<fp16> {
   }
 };
 
+// 1 / (1 + exp(-x)) of two approximations, each within 2 ulp; not of denormals, which neither argument nor result
+// needs.
+__device__ __forceinline__ float sigmoid(float x) {
+#ifdef __CUDACC_RTC__
+  float e, y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
+  return y;
+#else
+  return 1.0f / (1.0f + expf(-x));
+#endif
+}
+
 // ---- activations of any dtype: the branches are the same for a whole launch -------------------------------------
 
 // Element i as it is in memory: looking at it later does not make the load wait.

@@ -61,17 +61,7 @@ __device__ __forceinline__ int64_t column(const GroupsArg& g, int64_t stride_d, 
   return (static_cast<int64_t>(group) * g.width + at) * stride_d;
 }
 
-// x * sigmoid(x). Without scaling of denormal numbers, which only lets results below 1e-37 be zero.
-__device__ __forceinline__ float silu(float x) {
-#ifdef __CUDACC_RTC__
-  float e, r;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-  return x * r;
-#else
-  return x / (1.0f + expf(-x));
-#endif
-}
+__device__ __forceinline__ float silu(float x) { return x * sigmoid(x); }
 
 // N columns of the lines of VEC channels, the first of which is element `at`.
 template <class T, int VEC, int N>

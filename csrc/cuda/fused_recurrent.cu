@@ -12,7 +12,7 @@
 // states of any dtype one element at a time, in the lanes of fp32. Speculative decoding (SpecArgs): states stored after
 // every token, start columns by accepted counts, draft trees; checkpoints; states in fp8; and stochastic rounding of
 // bf16 ones. Sums over K go in one order whatever the batch: a row's result never depends on its neighbours. Plain
-// steps of one token have a kernel of their own, fused_recurrent_step.cu.
+// steps of one token and rows of few have kernels of their own, fused_recurrent_step.cu and fused_recurrent_verify.cu.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent.h"

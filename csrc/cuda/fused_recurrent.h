@@ -20,7 +20,8 @@ struct CheckpointArgs {
   int32_t dtype;
 };
 
-// What variants other than SINGLE take besides. Zeros, and the largest most_tokens, ask for nothing of it.
+// What speculative decoding, checkpoints and pools in other dtypes take besides. Zeros, and the largest most_tokens,
+// ask for nothing of it.
 struct SpecArgs {
   IndexArg accepted;      // [N]: states are read from column accepted - 1 of `read`; words 0: from column 0
   int64_t read_step;      // from a column of `read` to the next, in words; 0: `read` is [N]

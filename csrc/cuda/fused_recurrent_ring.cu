@@ -21,7 +21,7 @@
 
 namespace gdn {
 
-// ---- entries ----------------------------------------------------------------------------------------
+// ---- entries ---------------------------------------------------------------------------------------------------
 
 // The sum of x over the lanes after this one, and over all.
 __device__ __forceinline__ float sum_after(float x, float& all) {
@@ -84,7 +84,6 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   const int first_unit = static_cast<int>(h) * group_units;
 
   // As in fused_recurrent_step.cu.
-  const auto h_of = [&](uint32_t hv) { return divide(hv, a.ratio); };
   const auto prefetch = [&](uint32_t block, int first, int threads) {
     const uint32_t n = divide(block, a.units), unit = block - n * static_cast<uint32_t>(a.HV * slices);
     if (n >= a.N) return;
@@ -95,7 +94,8 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
     if (const int64_t m = a.entries.words ? 0 : load_index(a.lengths, slot); m > 0 && m <= a.R) {  // and its entries
       constexpr int KEY = BK / 32, U = BV / 32;                                                    // lines
       for (int i = first; i < m * KEY; i += threads)
-        prefetch_line(a.ring_k.data + slot * a.ring_k.stride + (i / KEY * a.H + h_of(hv)) * K + i % KEY * 32);
+        prefetch_line(a.ring_k.data + slot * a.ring_k.stride + (i / KEY * a.H + divide(hv, a.ratio)) * K +
+                      i % KEY * 32);
       for (int i = first; i < m * U; i += threads)
         prefetch_line(a.ring_u.data + slot * a.ring_u.stride + (i / U * a.HV + hv) * V + v0 + i % U * 32);
       for (int i = first; i < m; i += threads) prefetch_line(a.ring_g.data + slot * a.ring_g.stride + i * a.HV + hv);
@@ -106,20 +106,15 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
                       V, first, threads);
   };
   if (blockIdx.x < a.ahead) prefetch(blockIdx.x, tid, THREADS);
-  wait_for_kernel_ahead();
-  let_next_kernel_start();
-  const bool commits = a.entries.words != 0, varlen = a.cu_seqlens.words != 0, outside = varlen && n == a.N;
+  follow_kernel_ahead();
 
-  // The row: its tokens, slot and entries. Program n == N has the tokens of no row.
-  uint32_t row = n;
-  int tokens = commits ? 0 : a.T;
-  if (varlen) {
-    const IndexBits begin = index_bits(a.cu_seqlens, outside ? 0 : n);
-    const IndexBits end = index_bits(a.cu_seqlens, outside ? a.N : n + 1);
-    row = bound_value(begin, a.cu_seqlens.words, a.T);
-    tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
-  }
-  const auto o_row = [&] { return varlen ? row : static_cast<int64_t>(row) * a.T; };
+  // The row: its tokens, slot and entries.
+  const bool commits = a.entries.words != 0;
+  RowTokens span(a, n);
+  if (commits) span.tokens = 0;
+  const bool outside = span.outside;
+  const uint32_t row = span.row;
+  const int tokens = span.tokens;
   const int64_t slot = outside ? -1 : load_index(a.read, n);
   int64_t entries = -1;
   if (!outside && slot >= a.min_slot && slot < a.slots)
@@ -127,14 +122,10 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   if (entries < 0 || entries > a.R || (tokens > a.R && !outside)) {  // padding: zeros, nothing touched
     const uint32_t hv = divide(unit, a.slices);
     const int v0 = (unit - static_cast<int>(hv) * slices) * BV;
-    const int64_t count = outside ? a.T - tokens : tokens;
-#pragma unroll 1
-    for (int64_t i = tid; i < count * BV; i += THREADS) {
-      const int64_t t = i / BV, at = !outside ? t : t < row ? t - row : t - row + tokens;
-      const int v = v0 + static_cast<int>(i % BV);
-      if (v < V) store_rounded(a.o, (o_row() + at) * a.o_stride + hv * V + v, 0.0f, a.dtype);
-    }
-    return;
+    return span.each_dead(a.T, BV, [&](int64_t t, int v) {
+      v += v0;
+      if (v < V) store_rounded(a.o, (span.first(a.T) + t) * a.o_stride + hv * V + v, 0.0f, a.dtype);
+    });
   }
   const int m = static_cast<int>(entries);
   const bool due = commits ? m > 0 : m + tokens > a.R;
@@ -280,7 +271,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
           }
           u[t] = decayed[t] = gates[1][t] * (bits_value(v_bits[t], a.dtype) - s_k);
           s_q = fmaf(products[(ahead + t) * N + NT + t], u[t], s_q);
-          store_rounded(a.o, (o_row() + t0 + t) * a.o_stride + hv * V + v, s_q, a.dtype);
+          store_rounded(a.o, (span.first(a.T) + t0 + t) * a.o_stride + hv * V + v, s_q, a.dtype);
         }
       }
 

@@ -54,8 +54,7 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
       State::prefetch(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile.at, V);
   };
   if (blockIdx.x < args.ahead) prefetch(blockIdx.x);
-  wait_for_kernel_ahead();
-  let_next_kernel_start();
+  follow_kernel_ahead();
 
   // What says where the state is comes first, then the token, then the state; nothing is looked at before it is needed.
   IndexBits read{}, write{};

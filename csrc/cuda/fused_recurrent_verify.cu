@@ -38,11 +38,10 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
 
   const ShortRow row(a, n);
   const int tokens = row.tokens;
-  const int64_t o = row.first(a) * a.o_stride + hv * V + v;
+  const int64_t o = row.first(a.T) * a.o_stride + hv * V + v0;
   if (!row.live)
-    return row.each_dead(a, [&](int64_t t) {
-      if (tid < BV) store_rounded(a.o, o + t * a.o_stride, 0.0f, a.dtype);
-    });
+    return row.each_dead(
+        a.T, BV, [&](int64_t t, int column) { store_rounded(a.o, o + t * a.o_stride + column, 0.0f, a.dtype); });
   if (tokens == 0) return;
 
   // Loads of the first tokens, then of the state, which stay on their way.
@@ -84,8 +83,7 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
   }
   __syncthreads();
 
-  if (warp == WARPS - 1) shared.follow(tokens);
-  shared.template multiply<K, WARPS>(z, tokens);
+  shared.template relate<K, WARPS>(z, tokens);
   state.unpack();
 #pragma unroll 1
   for (int t0 = 0; t0 < tokens; t0 += NT) {
@@ -105,7 +103,7 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
     }
     shared.template solve<BV>(
         t0, tokens, read_k, read_q, u, [&](int i) { return bits_value(v_bits[i], a.dtype); },
-        [&](int t, float y) { store_rounded(a.o, o + t * a.o_stride, y, a.dtype); });
+        [&](int t, float y) { store_rounded(a.o, o + t * a.o_stride + tid, y, a.dtype); });
   }
   __syncthreads();
 

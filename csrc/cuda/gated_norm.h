@@ -36,19 +36,6 @@ __device__ __forceinline__ float rounded(float x, int32_t dtype) {
   return x;
 }
 
-// 1 / (1 + exp(-x)) of two approximations, each within 2 ulp; not of denormals, which neither argument nor result
-// needs.
-__device__ __forceinline__ float sigmoid(float x) {
-#ifdef __CUDACC_RTC__
-  float e, y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.44269504f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + e));
-  return y;
-#else
-  return 1.0f / (1.0f + expf(-x));
-#endif
-}
-
 // What the gate multiplies x by; where x is zero the result is, whatever z holds.
 __device__ __forceinline__ float gate_value(float x, float z, int32_t activation) {
   if (activation < 0) return 1.0f;
@@ -56,6 +43,14 @@ __device__ __forceinline__ float gate_value(float x, float z, int32_t activation
   if (activation == kNone) return z;
   const float s = sigmoid(z);
   return activation == kSilu ? z * s : s;
+}
+
+// A result in the activations' dtype, or in fp8 divided by a scale.
+__device__ __forceinline__ void store_result(void* p, int64_t i, float y, const float* out_scale, int32_t dtype) {
+  if (out_scale)
+    static_cast<uint8_t*>(p)[i] = static_cast<uint8_t>(to_fp8(y / *out_scale));
+  else
+    store_rounded(p, i, y, dtype);
 }
 
 // hf_rounding: to dtype after each step, as modules that are not fused do.

@@ -26,7 +26,7 @@ struct Channel {
 
   __device__ __forceinline__ void load_inputs(const GdnDecodeStepArgs& a, uint32_t n, int64_t d) {
     const FilterArg& f = a.filter;
-    x = load_bits(a.x, n * a.x_stride + column(a.groups, 1, d), dtype);
+    x = load_bits(a.x.data, n * a.x.stride_r + column(a.groups, 1, d), dtype);
     bias = f.bias ? load_bits(f.bias, d * f.bias_stride, f.bias_fp32 ? kFP32 : dtype) : 0;
     if (f.packed && a.W == kTaps) {
       const auto* p = static_cast<const uint32_t*>(f.weight) + d * 2;
@@ -147,8 +147,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       State::prefetch(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
   };
   if (blockIdx.x < a.ahead) prefetch(blockIdx.x);
-  wait_for_kernel_ahead();
-  let_next_kernel_start();
+  follow_kernel_ahead();
 
   const IndexBits read = index_bits(rule.read, n), lines = index_bits(a.conv_slots, n);
   IndexBits write = read;
@@ -166,12 +165,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   for (uint32_t j = share.first; j < share.last; ++j) {
     const uint32_t hv = h * rule.group + j;
     const int64_t y_at = (static_cast<int64_t>(n) * rule.HV + hv) * V + share.v0 + tid;
-    const auto store_y = [&](float y) {
-      if (a.out_scale)
-        static_cast<uint8_t*>(a.y)[y_at] = static_cast<uint8_t>(to_fp8(y / *a.out_scale));
-      else
-        store_rounded(a.y, y_at, y, kDtype);
-    };
+    const auto store_y = [&](float y) { store_result(a.y, y_at, y, a.out_scale, kDtype); };
     if (!live) {  // padding; the same for all blocks of a cluster
       if (tid < BV) store_y(0.0f);
       continue;
@@ -184,7 +178,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     if (tid < BV) {
       const int64_t d = share.value_channel(a, j, tid);
       value.load_inputs(a, n, d), value.load_history(a, line, d);
-      gate_bits = load_bits(a.z, n * a.z_stride + h * a.z_stride_h + j * V + share.v0 + tid, kDtype);
+      gate_bits = load_bits(a.z.data, n * a.z.stride_r + h * a.z.stride_h + j * V + share.v0 + tid, kDtype);
       weight_bits = load_bits(a.weight, share.v0 + tid, weights);
     }
     if (tid == State::THREADS - 1) {

@@ -7,21 +7,19 @@
 namespace gdn {
 
 struct GdnDecodeStepArgs {
-  FusedRecurrentArgs rule;  // of one token a row; q, k, v and o are not read
+  FusedRecurrentArgs rule;  // q, k, v and o are not read; dtype is that of all activations
   // convolution
-  const void* x;  // [N, columns], x_stride apart
-  int64_t x_stride;
+  RowsArg x;         // channels of tokens; no heads
   GroupsArg groups;  // where x's channels [q | k | v] are
   FilterArg filter;
   LinesArg lines;  // the first W - 1 columns count
   IndexArg conv_slots;
   int32_t W;
   // norm
-  const void* z;  // of value head hv of row n at n * z_stride + hv / group * z_stride_h + hv % group * V
-  int64_t z_stride, z_stride_h;
+  RowsArg z;               // of value head j of key head h of a token at h * stride_h + j * V
   const void* weight;      // [V]
   const float* out_scale;  // [1]: y is fp8, divided by it; null: y has the activations' dtype
-  void* y;                 // [N, HV, V]
+  void* y;                 // [tokens, HV, V]
   int32_t weight_fp32, norm_activation, gate_first, hf_rounding;  // flags but for the activation
   float eps;
 

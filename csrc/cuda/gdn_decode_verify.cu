@@ -20,7 +20,7 @@ struct Channel {
   float weight[kTaps], bias, history[kTaps - 1];  // history: the newest first
   int64_t x, line;                                // where the row's first input, and its line, are
 
-  __device__ __forceinline__ void load(const GdnDecodeVerifyArgs& a, const ShortRow& row, int64_t slot, int64_t first,
+  __device__ __forceinline__ void load(const GdnDecodeStepArgs& a, const ShortRow& row, int64_t slot, int64_t first,
                                        int64_t d) {
     const FilterArg& f = a.filter;
     const int32_t dtype = a.rule.dtype;
@@ -42,30 +42,28 @@ struct Channel {
     bias = bits_value(b, f.bias_fp32 ? kFP32 : dtype);
   }
 
-  static __device__ __forceinline__ int32_t stored(const GdnDecodeVerifyArgs& a) {
+  static __device__ __forceinline__ int32_t stored(const GdnDecodeStepArgs& a) {
     return a.lines.fp32 ? kFP32 : a.rule.dtype;
   }
-  __device__ __forceinline__ float input(const GdnDecodeVerifyArgs& a, int t) const {
+  __device__ __forceinline__ float input(const GdnDecodeStepArgs& a, int t) const {
     return bits_value(load_bits(a.x.data, x + t * a.x.stride_t, a.rule.dtype), a.rule.dtype);
   }
 
   // The inputs that token t sees: those of the tokens before it, then the history's.
-  __device__ __forceinline__ void see(const GdnDecodeVerifyArgs& a, const int* parent, int t, float (&y)[kTaps]) const {
+  __device__ __forceinline__ void see(const GdnDecodeStepArgs& a, const int* parent, int t, float (&y)[kTaps]) const {
     int node = t, past = 0;
     y[0] = input(a, t);
 #pragma unroll
     for (int i = 1; i < kTaps; ++i) {
       if (node >= 0) node = parent[node];
-      y[i] = node < 0 ? history[0] : 0.0f;
       if (node >= 0)
         y[i] = input(a, node);
-      else if (past > 0)
-        y[i] = past == 1 ? history[1] : history[2];
-      past += node < 0;
+      else
+        y[i] = past == 0 ? history[0] : past == 1 ? history[1] : history[2], ++past;
     }
   }
 
-  __device__ __forceinline__ float result(const GdnDecodeVerifyArgs& a, const float (&y)[kTaps]) const {
+  __device__ __forceinline__ float result(const GdnDecodeStepArgs& a, const float (&y)[kTaps]) const {
     float sum = bias;
 #pragma unroll
     for (int i = kTaps - 1; i >= 0; --i)
@@ -74,18 +72,19 @@ struct Channel {
   }
 
   // What token t sees, in the window kept after it; window: the row's, or negative.
-  __device__ __forceinline__ void keep(const GdnDecodeVerifyArgs& a, int64_t window, int t, int64_t d,
+  __device__ __forceinline__ void keep(const GdnDecodeVerifyArgs& args, int64_t window, int t, int64_t d,
                                        const float (&y)[kTaps]) const {
     if (window < 0) return;
-    const LinesArg& to = a.windows;
-    const int64_t at = window * to.stride_n + t * a.window_stride_t + d * to.stride_d;
+    const GdnDecodeStepArgs& a = args.layer;
+    const LinesArg& to = args.windows;
+    const int64_t at = window * to.stride_n + t * args.window_stride_t + d * to.stride_d;
 #pragma unroll
     for (int i = 0; i < kTaps - 1; ++i)
       if (i < a.W - 1) store_rounded(to.data, at + (a.W - 2 - i) * to.stride_l, y[i], to.fp32 ? kFP32 : a.rule.dtype);
   }
 
   // The line after the row's tokens.
-  __device__ __forceinline__ void update(const GdnDecodeVerifyArgs& a, int tokens) const {
+  __device__ __forceinline__ void update(const GdnDecodeStepArgs& a, int tokens) const {
     const int H = a.W - 1;
     const auto put = [&](int64_t i, float value) {
       store_rounded(a.lines.data, line + i * a.lines.stride_l, value, stored(a));
@@ -102,7 +101,7 @@ struct Channel {
 };
 
 template <class S, bool VFIRST>
-__device__ __forceinline__ void gdn_decode_verify(const GdnDecodeVerifyArgs& a) {
+__device__ __forceinline__ void gdn_decode_verify(const GdnDecodeVerifyArgs& args) {
   constexpr int K = 128, V = K, WARPS = 8, MOST = kMostLayerTokens;
   using State = HeadState<S, VFIRST, K, V, WARPS>;
   constexpr int THREADS = State::THREADS;
@@ -112,6 +111,7 @@ __device__ __forceinline__ void gdn_decode_verify(const GdnDecodeVerifyArgs& a) 
   __shared__ float u[MOST * V], o[MOST * V];
   __shared__ Tokens<MOST> shared;
 
+  const GdnDecodeStepArgs& a = args.layer;
   const FusedRecurrentArgs& rule = a.rule;
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, group = rule.group;
   const int32_t dtype = rule.dtype;
@@ -137,24 +137,20 @@ __device__ __forceinline__ void gdn_decode_verify(const GdnDecodeVerifyArgs& a) 
   const int tokens = row.tokens;
   const int64_t line = row.outside ? -1 : load_index(a.conv_slots, n);
   const auto store_y = [&](int64_t t, int j, int v, float y) {  // t counts from the row's first token
-    const int64_t at = ((row.first(rule) + t) * rule.HV + h * group + j) * V + v;
-    if (a.out_scale)
-      static_cast<uint8_t*>(a.y)[at] = static_cast<uint8_t>(to_fp8(y / *a.out_scale));
-    else
-      store_rounded(a.y, at, y, dtype);
+    const int64_t at = ((row.first(rule.T) + t) * rule.HV + h * group + j) * V + v;
+    store_result(a.y, at, y, a.out_scale, dtype);
   };
   if (!row.live || line < rule.min_slot || line >= a.lines.slots)  // padding; the same for all blocks of a cluster
-    return row.each_dead(rule, [&](int64_t t) {
-      for (int i = tid; i < (end - begin) * V; i += THREADS) store_y(t, begin + i / V, i % V, 0.0f);
-    });
+    return row.each_dead(rule.T, (end - begin) * V,
+                         [&](int64_t t, int column) { store_y(t, begin + column / V, column % V, 0.0f); });
   if (tokens == 0) return;
 
   const SpecArgs& spec = rule.spec;
-  const int64_t first = spec.accepted.words ? load_index(spec.accepted, n) - 1 : a.line - (a.W - 1);
+  const int64_t first = spec.accepted.words ? load_index(spec.accepted, n) - 1 : args.line - (a.W - 1);
   int64_t window = -1;
-  if (a.windows.data) {
+  if (args.windows.data) {
     window = spec.steps_slots.words ? load_index(spec.steps_slots, n) : n;
-    if (window >= a.windows.slots) window = -1;
+    if (window >= args.windows.slots) window = -1;
   }
   const bool owner = rank == 0;
   const int64_t key_channel = (tid < K ? a.H * K : -K) + static_cast<int64_t>(h) * K + tid;  // of k, then of q
@@ -181,9 +177,9 @@ __device__ __forceinline__ void gdn_decode_verify(const GdnDecodeVerifyArgs& a) 
         float y[Channel::kTaps];
         channel.see(a, shared.parent, t, y);
         to[(vectors ? vector_of(t) : t) * K] = channel.result(a, y);
-        if (keeps) channel.keep(a, window, t, d, y);
+        if (keeps) channel.keep(args, window, t, d, y);
       }
-      if (updates && !a.windows.data) channel.update(a, tokens);
+      if (updates && !args.windows.data) channel.update(a, tokens);
     };
     if (tid < V)
       convolve(2 * static_cast<int64_t>(a.H) * K + static_cast<int64_t>(hv) * V + tid, true, true, o + tid, false);
@@ -195,20 +191,19 @@ __device__ __forceinline__ void gdn_decode_verify(const GdnDecodeVerifyArgs& a) 
       __syncthreads();
 #pragma unroll 1
       for (int c = warp; c / kVectors * NT < tokens; c += WARPS) {
-        float y[K / 32], sum = 0;
+        Vector<K> vector;
+        float y[Vector<K>::N];
 #pragma unroll
-        for (int i = 0; i < K / 32; ++i) y[i] = z[c * K + lane + 32 * i], sum = fmaf(y[i], y[i], sum);
-        sum = warp_sum(sum);
-        const float scale = (c % kVectors < NT ? 1.0f : rule.scale) * (rule.l2norm ? rsqrtf(sum + 1e-6f) : 1.0f);
+        for (int i = 0; i < Vector<K>::N; ++i) vector.bits[i] = __float_as_uint(z[c * K + lane + 32 * i]);
+        vector.values(y, rule.l2norm, c % kVectors < NT ? 1.0f : rule.scale, kFP32);
 #pragma unroll
-        for (int i = 0; i < K / 32; ++i) z[c * K + lane + 32 * i] = scale * y[i];
+        for (int i = 0; i < Vector<K>::N; ++i) z[c * K + lane + 32 * i] = y[i];
       }
     }
     shared.load_gates(rule, row, hv, h);
     __syncthreads();
 
-    if (warp == WARPS - 1) shared.follow(tokens);
-    shared.template multiply<K, WARPS>(z, tokens);
+    shared.template relate<K, WARPS>(z, tokens);
     state.unpack();
 #pragma unroll 1
     for (int t0 = 0; t0 < tokens; t0 += NT) {
@@ -259,7 +254,7 @@ __device__ __forceinline__ void gdn_decode_verify(const GdnDecodeVerifyArgs& a) 
   }
   if (!clusters || !owner) return;
   cluster_wait();
-  if (a.windows.data) return;
+  if (args.windows.data) return;
   Channel key;
   key.load(a, row, line, first, key_channel);
   key.update(a, tokens);

@@ -44,13 +44,6 @@ struct RowOffsets {
   }
 };
 
-// The sum of x over the 2^bits lanes of a row.
-__device__ __forceinline__ float row_sum(float x, int32_t bits) {
-#pragma unroll 1
-  for (int far = 1 << bits >> 1; far > 0; far /= 2) x += __shfl_xor_sync(0xffffffffu, x, far);
-  return x;
-}
-
 }  // namespace gdn
 
 #endif  // GDN_DEVICE

@@ -21,7 +21,7 @@ __device__ __forceinline__ void let_next_kernel_start() {
 #endif
 }
 
-// The begin of an `early` kernel that has nothing to do ahead of that.
+// Both, as every `early` kernel begins once it has done what it may before.
 __device__ __forceinline__ void follow_kernel_ahead() {
   wait_for_kernel_ahead();
   let_next_kernel_start();

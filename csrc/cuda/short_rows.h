@@ -18,12 +18,11 @@ constexpr int NT = 4, kVectors = 2 * NT;
 // Where the k of token t is among the vectors; its q is NT further on.
 __device__ __forceinline__ int vector_of(int t) { return t / NT * kVectors + t % NT; }
 
-// The row n of a launch, as its index tensors describe it. Row N has the tokens of no sequence.
-struct ShortRow {
-  uint32_t n, row;
-  int tokens;
+// The row n of a launch, as its index tensors describe it.
+struct ShortRow : RowTokens {
+  uint32_t n;
   int64_t slot = -1;  // of the start state
-  bool outside, live;
+  bool live;
 
   // Whether row n starts from a slot, as far as index tensors say; where its values are not to be followed, it does
   // not.
@@ -44,29 +43,8 @@ struct ShortRow {
     return slot >= a.min_slot && slot < a.slots;
   }
 
-  __device__ __forceinline__ ShortRow(const FusedRecurrentArgs& a, uint32_t n) : n(n), row(n), tokens(a.T) {
-    const bool varlen = a.cu_seqlens.words != 0;
-    outside = varlen && n == static_cast<uint32_t>(a.N);
-    if (varlen) {
-      const IndexBits begin = index_bits(a.cu_seqlens, outside ? 0 : n);
-      const IndexBits end = index_bits(a.cu_seqlens, outside ? a.N : n + 1);
-      row = bound_value(begin, a.cu_seqlens.words, a.T);
-      tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
-    }
+  __device__ __forceinline__ ShortRow(const FusedRecurrentArgs& a, uint32_t n) : RowTokens(a, n), n(n) {
     live = !outside && start(a, n, slot) && tokens <= a.spec.most_tokens;
-  }
-
-  // The row's first token among all.
-  __device__ __forceinline__ int64_t first(const FusedRecurrentArgs& a) const {
-    return a.cu_seqlens.words ? row : static_cast<int64_t>(row) * a.T;
-  }
-
-  // Padding: f(token) for every token, counted from the first, that has no result.
-  template <class F>
-  __device__ __forceinline__ void each_dead(const FusedRecurrentArgs& a, F f) const {
-    const int64_t count = outside ? a.T - tokens : tokens;
-#pragma unroll 1
-    for (int64_t t = 0; t < count; ++t) f(!outside ? t : t < row ? t - row : t - row + tokens);
   }
 };
 
@@ -117,10 +95,11 @@ struct Tokens {
     }
   }
 
-  // By all warps: the products of z [.., K], the vectors.
+  // By all warps: what tokens are to each other, z [.., K] being the vectors.
   template <int K, int WARPS>
-  __device__ __forceinline__ void multiply(const float* z, int tokens) {
+  __device__ __forceinline__ void relate(const float* z, int tokens) {
     const int lane = threadIdx.x % 32;
+    if (threadIdx.x / 32 == WARPS - 1) follow(tokens);
 #pragma unroll 1
     for (int s = threadIdx.x / 32; s < tokens; s += WARPS)
 #pragma unroll 1

@@ -6,6 +6,39 @@
 
 namespace gdn {
 
+// The tokens of row n of a launch: one of T tokens, or a sequence of packed ones. Packed, row N has the tokens of no
+// sequence: all but those from `row` on, `tokens` of them. Args: cu_seqlens, N and T as in FusedRecurrentArgs.
+struct RowTokens {
+  uint32_t row;  // of a batch row, or the sequence's first token
+  int tokens;
+  bool varlen, outside;
+
+  template <class Args>
+  __device__ __forceinline__ RowTokens(const Args& a, uint32_t n)
+      : row(n), tokens(a.T), varlen(a.cu_seqlens.words != 0), outside(varlen && n == static_cast<uint32_t>(a.N)) {
+    if (!varlen) return;
+    const IndexBits begin = index_bits(a.cu_seqlens, outside ? 0 : n);
+    const IndexBits end = index_bits(a.cu_seqlens, outside ? a.N : n + 1);
+    row = bound_value(begin, a.cu_seqlens.words, a.T);
+    tokens = max(bound_value(end, a.cu_seqlens.words, a.T) - static_cast<int>(row), 0);
+  }
+
+  // The row's first token among all.
+  __device__ __forceinline__ int64_t first(int T) const { return varlen ? row : static_cast<int64_t>(row) * T; }
+
+  // Padding, by all threads: f(token, column) for every token, counted from the first, that has no result, and each of
+  // `width` columns.
+  template <class F>
+  __device__ __forceinline__ void each_dead(int T, int width, F f) const {
+    const int64_t count = outside ? T - tokens : tokens;
+#pragma unroll 1
+    for (int64_t i = threadIdx.x; i < count * width; i += blockDim.x) {
+      const int64_t t = i / width;
+      f(!outside ? t : t < row ? t - row : t - row + tokens, static_cast<int>(i - t * width));
+    }
+  }
+};
+
 // K elements of a row of q or k, BK / 32 a lane: as they are in memory, then as the rule uses them.
 template <int BK>
 struct Vector {

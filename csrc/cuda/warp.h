@@ -14,6 +14,13 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+// The sum of x over 2^bits lanes side by side, in each of them.
+__device__ __forceinline__ float row_sum(float x, int32_t bits) {
+#pragma unroll 1
+  for (int far = 1 << bits >> 1; far > 0; far /= 2) x += __shfl_xor_sync(kAll, x, far);
+  return x;
+}
+
 // Sums of x[0 .. N) over LANES lanes, STEP apart, of which `lane` is this one. Each exchange halves what a lane still
 // sums, so N numbers take N - 1 shuffles, and one each for what is left to sum when a lane has one number. Lane i is
 // left with the numbers from i * N / LANES on, in x[0 .. max(1, N / LANES)).

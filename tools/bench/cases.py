@@ -41,6 +41,19 @@ class Case:
     goal: float | None = None
     peers: bool = True
 
+    def has(self, words: str) -> bool:
+        """Whether each of these words is in its group, name or op."""
+        return all(word in f"{self.group} {self.name} {self.op}" for word in words.split())
+
+
+def listed(result) -> tuple:
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
+def split(made):
+    """A maker's answer as (call, function from its results to what is compared)."""
+    return made if isinstance(made, tuple) else (made, listed)
+
 
 def call(op: str, **named) -> Callable:
     """A call of an op without arguments: ``named`` in the order of its schema up to the last, as torch binds them fastest:

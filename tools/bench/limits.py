@@ -7,11 +7,10 @@ share of a multiprocessor's warps that are there, and what these wait for most, 
 """
 
 import argparse
-import csv
-import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+import ncu
 
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "wait", "math_pipe_throttle", "mio_throttle", "lg_throttle", "membar")
@@ -29,35 +28,25 @@ UNITS = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1, "us": 1, "msecond": 1e3, "ms
 def rows(group: str, words: str) -> list:
     import cases
 
-    return [c for c in cases.groups()[group]() if all(w in f"{c.group} {c.name} {c.op}" for w in words.split())]
+    return [c for c in cases.groups()[group]() if c.has(words)]
 
 
 def call(group: str, name: str) -> None:
+    import cases
     import torch
 
     torch.set_grad_enabled(False)
     (case,) = [c for c in rows(group, "") if c.name == name]
-    runs = [made[0] if isinstance(made := case.ours(case.inputs(i)), tuple) else made for i in range(2)]
-    runs[0]()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    runs[1]()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    ncu.profiled(*(cases.split(case.ours(case.inputs(i)))[0] for i in range(2)))
 
 
 def count(group: str, name: str) -> dict[str, dict[str, float]]:
     """Metrics of every kernel of one call, by its name."""
     metrics = [*METRICS.values(), *map(STALL.format, STALLS)]
-    command = ["ncu", "--csv", "--clock-control", "none", "--profile-from-start", "off", "--metrics", ",".join(metrics)]
-    done = subprocess.run([*command, sys.executable, __file__, group, "--call", name], capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    if done.returncode or not lines:
-        raise RuntimeError((done.stdout + done.stderr)[-400:])
     found: dict[str, dict[str, float]] = {}
-    for row in csv.DictReader(lines):
-        value = float(row["Metric Value"].replace(",", "")) * UNITS.get(row["Metric Unit"], 1)
-        found.setdefault(f"{row['ID']} {row['Kernel Name'].split('(')[0]}", {})[row["Metric Name"]] = value
+    for row, value in ncu.count(metrics, __file__, group, "--call", name):
+        kernel = f"{row['ID']} {row['Kernel Name'].split('(')[0]}"
+        found.setdefault(kernel, {})[row["Metric Name"]] = value * UNITS.get(row["Metric Unit"], 1)
     return found
 
 
@@ -77,8 +66,7 @@ def main() -> int:
     if args.call:
         call(args.group, args.call)
         return 0
-    if shutil.which("ncu") is None:
-        print("skipped: no ncu here")
+    if ncu.missing():
         return 0
     lines = [f"| case | kernel | {' | '.join(METRICS)} | waits for |", "| --- " * (len(METRICS) + 3) + "|"]
     failed = 0

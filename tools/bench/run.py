@@ -26,6 +26,7 @@ import cases  # noqa: E402
 import report  # noqa: E402
 import timers  # noqa: E402
 import torch  # noqa: E402
+from cases import listed, split  # noqa: E402
 from inputs import GPU  # noqa: E402
 from peers import PEERS  # noqa: E402
 
@@ -40,15 +41,6 @@ def error(got: torch.Tensor, want: torch.Tensor) -> float:
     want = want.to(got.device).double().reshape(-1)
     e = ((got - want).norm() / want.norm().clamp_min(1e-30)).item() if want.numel() else 0.0
     return e if e == e else float("inf")
-
-
-def listed(result) -> tuple:
-    return tuple(result) if isinstance(result, tuple | list) else (result,)
-
-
-def split(made):
-    """A maker's answer as (call, function from its results to what is compared)."""
-    return made if isinstance(made, tuple) else (made, listed)
 
 
 def compare(results: tuple, wanted: tuple) -> list:
@@ -160,7 +152,7 @@ def main() -> int:
             first.setdefault(case.op, case)
         todo += [(c, True) for c in first.values()]
     for case, host_only in todo:
-        if not all(word in f"{case.group} {case.name} {case.op}" for word in args.only.split()):
+        if not case.has(args.only):
             continue
         start = time.time()
         try:

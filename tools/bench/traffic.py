@@ -4,11 +4,10 @@ python tools/bench/traffic.py --out DIR        (needs ncu; writes DIR/traffic.md
 """
 
 import argparse
-import csv
-import shutil
-import subprocess
 import sys
 from pathlib import Path
+
+import ncu
 
 N, T, H, HV, K = 64, 64, 16, 32, 128
 METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
@@ -27,24 +26,14 @@ def call(op: str, state: str) -> None:
     g, beta = torch.full((N, T, HV), -0.1, device="cuda"), torch.full((N, T, HV), 0.5, device="cuda")
     h0 = torch.zeros(N, HV, K, K, device="cuda") if state == "given" else None
     run = lambda: getattr(torch.ops.gdn, op)(q, k, v, g, beta, initial_state=h0, output_final_state=False)  # noqa: E731
-    run()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    run()
-    torch.cuda.synchronize()
-    torch.cuda.profiler.stop()
+    ncu.profiled(run, run)
 
 
 def count(op: str, state: str) -> list[float]:
     """Bytes read and written by every kernel of one call."""
-    command = ["ncu", "--csv", "--clock-control", "none", "--profile-from-start", "off", "--metrics", ",".join(METRICS)]
-    done = subprocess.run([*command, sys.executable, __file__, "--call", op, state], capture_output=True, text=True)
-    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
-    if done.returncode or not lines:
-        raise RuntimeError((done.stdout + done.stderr)[-400:])
     totals = dict.fromkeys(METRICS, 0.0)
-    for row in csv.DictReader(lines):
-        totals[row["Metric Name"]] += float(row["Metric Value"].replace(",", "")) * UNITS[row["Metric Unit"]]
+    for row, value in ncu.count(METRICS, __file__, "--call", op, state):
+        totals[row["Metric Name"]] += value * UNITS[row["Metric Unit"]]
     return list(totals.values())
 
 
@@ -56,8 +45,7 @@ def main() -> int:
     if args.call:
         call(*args.call)
         return 0
-    if shutil.which("ncu") is None:
-        print("skipped: no ncu here")
+    if ncu.missing():
         return 0
     lines = [f"{N} sequences of {T} tokens, {H}/{HV} heads: states {STATES / 1e6:.0f} MB", ""]
     lines += ["| op | initial_state | MB read | MB written |", "| --- | --- | --- | --- |"]
