@@ -264,6 +264,10 @@ inline Tensor Conv::launch(const OptTensor& given) const {
   other.columns = std::max<int64_t>(other.columns, 1);
   LinesArg lines = lines_arg(state, x.dtype, VEC, H);
   if (!also.defined()) lines.slots = std::min(lines.slots, n_also);
+  if (accepted.defined() && !positions.defined() && VEC == 4 && D_ % 128 == 0 && line <= kMostColumns &&
+      state.dtype == x.dtype && state.stride(2) == 1 && state.stride(1) == line &&
+      in_packs(state, 1, {state.stride(0)}, 8))
+    lines.layout = kWholeLines;
   kernel.launch(T_ == 0 ? 0 : ceil_div(chunks * (D_ / VEC), kernel.tiles.THREADS),
                 {.x = x.data,
                  .y = y.data,

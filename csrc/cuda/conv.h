@@ -36,12 +36,13 @@ struct LinesArg {
   int64_t stride_n, stride_d, stride_l;
   int64_t slots;
   int32_t fp32;    // flag: fp32, otherwise as x
-  int32_t layout;  // kAnyLines, or packs of VEC elements as x: kChannelsLast, kPackedLines
+  int32_t layout;  // kAnyLines, or packs of VEC elements as x: kChannelsLast, kPackedLines, kWholeLines
 };
 
 // How lines lie in memory: any strides; channels of a column contiguous; the W - 1 columns of a channel contiguous and
-// channels one after another.
-constexpr int32_t kAnyLines = 0, kChannelsLast = 1, kPackedLines = 2;
+// channels one after another; the same with up to kMostColumns of them, and a warp's lines begin on 16 bytes.
+constexpr int32_t kAnyLines = 0, kChannelsLast = 1, kPackedLines = 2, kWholeLines = 3;
+constexpr int32_t kMostColumns = 16;
 
 }  // namespace gdn
 
