@@ -4,7 +4,7 @@
 #     tools/gpu.sh [tests[:WORDS]] [sanitize] [bench[:group,group[:WORDS]]] [traffic] [limits:group[:WORDS]]
 #         (the first three by default)
 #
-# tests:WORDS runs what pytest -k WORDS selects, bench::WORDS the rows that have these words; traffic counts bytes with ncu,
+# tests:WORDS runs what pytest -k WORDS selects, in WORKERS processes (6 by default), bench::WORDS the rows that have these words; traffic counts bytes with ncu,
 # limits says what its rows' kernels wait for.
 #
 # Installs the wheel into ~/site and, if there is a folder .whl, peers into /tmp/site; nothing is imported from the
@@ -61,7 +61,7 @@ for word in "$@"; do
   case $word in
     tests | tests:*)
       workers=()
-      PYTHONPATH=$PLUGINS python3 -c "import xdist" 2>/dev/null && workers=(-n 6 --dist loadgroup)
+      PYTHONPATH=$PLUGINS python3 -c "import xdist" 2>/dev/null && workers=(-n "${WORKERS:-6}" --dist loadgroup)
       pattern=${word#tests}
       step tests 420 env PYTHONPATH="$PLUGINS" OMP_NUM_THREADS=2 python3 -m pytest -m gpu -v --tb=short -p no:cacheprovider --durations=12 \
         -o faulthandler_timeout=90 "${workers[@]}" ${pattern:+-k "${pattern#:}"} "$ROOT/tests"

@@ -16,13 +16,16 @@ STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 STALLS = ("long_scoreboard", "short_scoreboard", "barrier", "wait", "math_pipe_throttle", "mio_throttle", "lg_throttle", "membar")
 METRICS = {
     "us": "gpu__time_duration.sum",
+    "DRAM bytes": "dram__bytes.sum",
+    "L2 bytes": "lts__t_bytes.sum",
     "DRAM %": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "L2 %": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "instructions": "smsp__inst_executed.sum",
     "issue %": "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "warps %": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "registers": "launch__registers_per_thread",
 }
-UNITS = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1, "us": 1, "msecond": 1e3, "ms": 1e3}
+UNITS = {"nsecond": 1e-3, "ns": 1e-3, "usecond": 1, "us": 1, "msecond": 1e3, "ms": 1e3, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9}
 
 
 def rows(group: str, words: str) -> list:
@@ -34,6 +37,8 @@ def rows(group: str, words: str) -> list:
 def call(group: str, name: str) -> None:
     import cases
     import torch
+
+    import gdn_ops  # noqa: F401
 
     torch.set_grad_enabled(False)
     (case,) = [c for c in rows(group, "") if c.name == name]
