@@ -24,7 +24,7 @@ void commit_accepted(const Tensor& ssm_pool_, const Tensor& ring_k_, const Tenso
       .done();
 
   // pick
-  const auto kernel = pick_ring(op, s, pool, state_v_first);
+  const auto kernel = pick_ring(op, s, pool, rings, state_v_first);
 
   // launch
   FusedRecurrentRingArgs args = ring_args(s, pool, ssm_indices, min_slot, rings);

@@ -32,7 +32,7 @@ Tensor fused_recurrent_gated_delta_rule_ring(const Tensor& q_, const Tensor& k_,
       .done();
 
   // pick
-  const auto kernel = pick_ring(op, s, pool, state_v_first);
+  const auto kernel = pick_ring(op, s, pool, rings, state_v_first);
 
   // launch
   Tensor o = result(out, {s.B, s.T, s.HV, s.V}, q.dtype, q.device);

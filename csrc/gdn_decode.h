@@ -50,7 +50,7 @@ inline RowsArg columns_arg(const View& t, bool packed, int64_t column, int64_t s
   return {static_cast<char*>(t.data) + column * element_size(t.dtype), t.stride(0), token, stride_h};
 }
 
-// What the kernels of one launch take alike: all but how heads are spread over blocks.
+// What the kernel of one launch takes: all but how heads are spread over blocks.
 inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
                                     int64_t norm_activation, bool norm_before_gate, bool hf_rounding, const View& y) {
   const RecurrentSizes& s = rule.s;
@@ -79,62 +79,40 @@ inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const 
   a.norm_activation = static_cast<int32_t>(norm_activation), a.gate_first = !norm_before_gate;
   a.hf_rounding = hf_rounding, a.eps = static_cast<float>(eps);
   a.H = static_cast<int32_t>(s.H), a.key_heads = divisor(s.H);
-  a.ahead = fetch_distance(mixed.device);
   return a;
 }
 
-// Whether a layer has a kernel of its own at all: states of K = V = 128 that are moved 16 bytes at a time.
-inline bool fused(const Layer& layer, const RecurrentUpdate& rule) {
+// Whether one launch can do it: a plain step of one token a row, on states of K = V = 128 that are moved 16 bytes at a
+// time.
+inline bool fused(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule) {
   return !runs_cpu_twins(layer.mixed.device) && layer.K == 128 && layer.V == 128 && layer.pool.dtype != DType::fp8 &&
-         !rule.slots.seed.defined() && states_aligned(layer.pool);
+         states_aligned(layer.pool) && !rule.slots.seed.defined() && rule.s.T == 1 && !rule.s.packed &&
+         layer.mixed.dtype != DType::fp32 && rule.update_state && !rule.slots.special() && !conv.windows.defined();
 }
 
-// Of these: a plain step of one token a row.
-inline bool one_token(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule) {
-  return rule.s.T == 1 && !rule.s.packed && layer.mixed.dtype != DType::fp32 && rule.update_state &&
-         !rule.slots.special() && !conv.windows.defined();
-}
-
-inline void launch_one_token(const Layer& layer, const RecurrentUpdate& rule, GdnDecodeStepArgs a) {
+inline void launch_fused(const Layer& layer, const RecurrentUpdate& rule, GdnDecodeStepArgs a) {
   const RecurrentSizes& s = rule.s;
   const Device device = layer.mixed.device;
-  // Few rows are spread over the GPU by half heads. Otherwise fp32 states are faster with a block a head, and 16-bit
-  // ones with a key head's heads one after another, on H200. Clusters have 8 blocks at most. The bits are the same.
-  const int64_t r = layer.r;
-  const bool few = s.N * s.HV < 128 && r <= 4, wide = layer.pool.dtype == DType::fp32 && r <= 8;
-  const int kind = compiled_arch(rule.op, device) < 90 ? 0 : few ? 2 : wide ? 1 : 0;
+  // A block a head; few fp32 rows are spread over the GPU by half heads. Clusters have 8 blocks at most: beyond, and
+  // where there are none, a key head's heads come one after another. The bits are the same.
+  const int64_t r = layer.r, bytes = rule.s.K * rule.s.V * element_size(layer.pool.dtype);
+  const bool few = s.N * s.HV < 128 && r <= 4 && layer.pool.dtype == DType::fp32;
+  const int kind = compiled_arch(rule.op, device) < 90 ? 0 : few ? 2 : r <= 8 ? 1 : 0;
   const int64_t cluster = kind > 0 ? kind * r : 1;
   a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
+  a.ahead = fetch_distance(device, bytes * r / cluster);
   pick<kernels::gdn_decode_step>(
       rule.op, device, {.S = layer.pool.dtype, .T = layer.mixed.dtype, .VFIRST = rule.v_first, .CLUSTER = kind})
       .launch(s.N * s.H * cluster, a, static_cast<int>(cluster));
-}
-
-// Rows of few tokens: verify, or whatever else a plain step is not.
-inline void launch_few_tokens(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, GdnDecodeStepArgs a) {
-  const RecurrentSizes& s = rule.s;
-  const View &mixed = layer.mixed, &windows = conv.windows;
-  const int64_t cluster = layer.r <= 8 && compiled_arch(rule.op, mixed.device) >= 90 ? layer.r : 1;
-  a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
-  // Packed, one more "row" has the tokens that belong to none.
-  pick<kernels::gdn_decode_verify>(rule.op, mixed.device, {.S = layer.pool.dtype, .VFIRST = rule.v_first})
-      .launch((s.N + s.packed) * s.H * cluster,
-              {.layer = a,
-               .line = static_cast<int32_t>(conv.accepted.defined() ? layer.conv_states.size(2) : a.W - 1),
-               .windows = lines_arg(windows, mixed.dtype, 1, a.W - 1),
-               .window_stride_t = windows.stride(1)},
-              static_cast<int>(cluster));
 }
 
 // y of a layer's step, in as few launches as there are kernels for it.
 inline void launch_layer(const Layer& layer, const Tensor& mixed_qkvz, const OptTensor& ba, const Conv& conv,
                          const RecurrentUpdate& rule, double eps, int64_t norm_activation, bool norm_before_gate,
                          bool hf_rounding, const View& y) {
-  if (fused(layer, rule)) {
-    const GdnDecodeStepArgs a = layer_args(layer, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, y);
-    if (one_token(layer, conv, rule)) return launch_one_token(layer, rule, a);
-    if (short_rows(rule.s, a.rule, kMostLayerTokens)) return launch_few_tokens(layer, conv, rule, a);
-  }
+  if (fused(layer, conv, rule))
+    return launch_fused(layer, rule,
+                        layer_args(layer, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, y));
   composed(layer, mixed_qkvz, ba, conv, rule, eps, norm_activation, norm_before_gate, hf_rounding, y);
 }
 

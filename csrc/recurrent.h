@@ -203,7 +203,7 @@ inline void launch_step(const char* op, const RecurrentSizes& s, Device device, 
   const int64_t heads = s.N * s.HV, BV = heads < 128 ? 32 : 64, tiles = heads * (s.V / BV);
   const auto kernel = pick<kernels::fused_recurrent_step>(
       op, device, {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K), .BV = static_cast<int>(BV)});
-  kernel.launch(tiles, {.rule = a, .ahead = fetch_distance(device)});
+  kernel.launch(tiles, {.rule = a, .ahead = fetch_distance(device, s.K * BV * element_size(S))});
 }
 
 // Whether no row has more tokens than `most`, and states are stored whole and rounded to nearest: short_rows.h.
@@ -232,7 +232,8 @@ inline void launch_recurrent(const char* op, const RecurrentSizes& s, Device dev
     const auto kernel = pick<kernels::fused_recurrent_verify>(
         op, device, {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K)});
     // Packed, one more "row" has the tokens that belong to none.
-    kernel.launch((s.N + s.packed) * s.HV * (s.V / kernel.tiles.BV), {.rule = a, .ahead = fetch_distance(device)});
+    kernel.launch((s.N + s.packed) * s.HV * (s.V / kernel.tiles.BV),
+                  {.rule = a, .ahead = fetch_distance(device, s.K * kernel.tiles.BV * element_size(S))});
     return;
   }
   const int BK = aligned ? static_cast<int>(s.K) : s.K <= 128 ? 128 : 256;

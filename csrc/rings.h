@@ -33,8 +33,9 @@ inline Checks& check_frozen(Checks& checks, const RecurrentSizes& s, const View&
 // Square heads of 64 and 128 are moved 16 bytes at a time, and have a kernel of their own for rows of one token; others
 // have one that takes any size.
 inline Picked<kernels::fused_recurrent_ring> pick_ring(const char* op, const RecurrentSizes& s, const View& pool,
-                                                       bool state_v_first) {
-  const bool aligned = (s.K == 64 || s.K == 128) && s.K == s.V && states_aligned(pool);
+                                                       const Rings& rings, bool state_v_first) {
+  const bool aligned = (s.K == 64 || s.K == 128) && s.K == s.V && states_aligned(pool) && states_aligned(rings.k) &&
+                       states_aligned(rings.u);
   return pick<kernels::fused_recurrent_ring>(op, pool.device,
                                              {.S = aligned ? pool.dtype : DType::fp32,
                                               .VFIRST = state_v_first,
@@ -62,7 +63,6 @@ inline void launch_ring(const Picked<kernels::fused_recurrent_ring>& kernel, con
   const int64_t slices = ceil_div(s.V, kernel.tiles.BV);
   a.slices = divisor(slices), a.units = divisor(s.HV * slices), a.n_slices = static_cast<int32_t>(slices);
   const int64_t blocks = (s.N + s.packed) * s.HV * slices;
-  a.ahead = fetch_distance(kernel.device);
   // The keys of a row that is folded are replaced when all heads have read them: 8 blocks at most can wait for that.
   const int64_t group = s.ratio() * slices;
   a.clusters = a.entries.words == 0 && group > 1 && group <= 8 && compiled_arch(kernel.op, kernel.device) >= 90;

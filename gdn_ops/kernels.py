@@ -1,6 +1,6 @@
 """Kernels that several rows of the table name, and how kernels are tuned."""
 
-from gdn_ops.spec import FLOAT, HALF, Kernel
+from gdn_ops.spec import FLOAT, HALF, SHARED_LIMIT, Kernel
 
 
 def _recurrent_tune(v: dict, arch: int) -> dict:
@@ -51,10 +51,17 @@ FUSED_RECURRENT_VERIFY = Kernel(
 )
 
 
+def _staged(arch: int, state: int) -> dict:
+    """A state of so many bytes in SHARED memory, and as many BLOCKS of a multiprocessor as have room for one (beside 12 KiB), three at
+    most. A third block is worth a few bytes of spilled registers."""
+    return dict(BLOCKS=max(1, min(3, (SHARED_LIMIT[arch] + 1024) // (state + (12 << 10)))), SHARED=state)
+
+
 def _ring_tune(v: dict, arch: int) -> dict:
-    """BV: columns of V a block holds: with more tokens, all 128 would not fit in registers, and fp32 is faster in halves."""
-    whole = v["NT"] == 1 and v["S"] != "fp32"
-    return dict(warps=8, BV={64: 64, 128: 128 if whole else 64, 256: 32}[v["BK"]])
+    """BV: columns of V a block holds: all of them with one token; with more there is no room for them."""
+    if v["NT"] == 1:
+        return dict(warps=8, BV=v["BK"], **_staged(arch, v["BK"] ** 2 * (4 if v["S"] == "fp32" else 2)))
+    return dict(warps=8, BV={64: 64, 128: 64, 256: 32}[v["BK"]], BLOCKS=2, SHARED=0)
 
 
 FUSED_RECURRENT_RING = Kernel(
@@ -64,22 +71,22 @@ FUSED_RECURRENT_RING = Kernel(
     where=lambda v: v["BK"] != 256 or (v["NT"] == 4 and v["S"] == "fp32"),  # 256: any sizes, and states of any dtype
     tune=_ring_tune,
     tiles=("BV",),
-    hot=lambda v: v["NT"] == 1,
     early=True,
 )
+
+
+def _decode_step_tune(v: dict, arch: int) -> dict:
+    """64 KiB of state are in registers: in shared memory they take more of L2. See docs/performance.md."""
+    size = 128 * 128 * (4 if v["S"] == "fp32" else 2) >> (v["CLUSTER"] == 2)
+    return dict(warps=8, BLOCKS=2, SHARED=0) if size > 32 << 10 else dict(warps=8, **_staged(arch, size))
+
+
 GDN_DECODE_STEP = Kernel(
     name="gdn_decode_step",
     source="csrc/cuda/gdn_decode_step.cu",
     keys={"S": FLOAT, "T": HALF, "VFIRST": (False, True), "CLUSTER": (0, 1, 2)},
-    tune=lambda v, arch: dict(warps=8),
-    cpu=False,
-    early=True,
-)
-GDN_DECODE_VERIFY = Kernel(
-    name="gdn_decode_verify",
-    source="csrc/cuda/gdn_decode_verify.cu",
-    keys={"S": FLOAT, "VFIRST": (False, True)},
-    tune=lambda v, arch: dict(warps=8),
+    where=lambda v: v["CLUSTER"] != 2 or v["S"] == "fp32",
+    tune=_decode_step_tune,
     cpu=False,
     early=True,
 )

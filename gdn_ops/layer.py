@@ -121,9 +121,8 @@ def gdn_decode(
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """One decode or verify step of a whole layer; both pools are updated in place. One launch for
-    rows of up to 8 tokens (packed: whose tables have so many columns) with K = V = 128 and a pool that is neither fp8 nor
-    rounded at random; otherwise three.
+    """One decode or verify step of a whole layer; both pools are updated in place. One launch for a
+    plain step of one 16-bit token a row with K = V = 128 and a pool that is neither fp8 nor rounded at random; otherwise three.
 
     The same as ``causal_conv1d_update``, ``fused_recurrent_gated_delta_rule_update`` with raw gates and ``gated_rmsnorm`` one
     after another on views of the projection rows, which are not copied in either order.

@@ -14,7 +14,6 @@ from gdn_ops.kernels import (
     FUSED_RECURRENT_VERIFY,
     GATED_RMSNORM,
     GDN_DECODE_STEP,
-    GDN_DECODE_VERIFY,
     MOVE_SLOTS,
     PREPARE_CHUNK_OFFSETS,
 )
@@ -551,7 +550,7 @@ TABLE = (
         dtypes="bf16 fp16 fp32",
         out=True,
         replaces="the calls of every engine between a layer's projections, in decode and verify; vLLM fused_gdn_decode_post_conv_mtp",
-        kernels=(GDN_DECODE_STEP, GDN_DECODE_VERIFY),
+        kernels=(GDN_DECODE_STEP,),
     ),
 )
 

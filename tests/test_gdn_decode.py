@@ -45,16 +45,11 @@ def composed(mixed_qkvz, ba, conv_states, ssm_pool, cache_indices, conv_weight, 
 
 
 def launches(args) -> int:
-    """One where a GPU has a kernel of its own for the layer, which rounds nothing between: for rows of up to 8 tokens of whole heads."""
-    mixed, (K, V), tables = (
-        args["mixed_qkvz"],
-        args["ssm_pool"].shape[2:],
-        ("ssm_indices", "ssm_write_indices", "intermediate_states", "parents"),
-    )
-    most = mixed.shape[1] if mixed.dim() == 3 else 1
-    if "cu_seqlens" in args:
-        most = min([args[n].shape[1] for n in (*tables, "intermediate_windows") if n in args and args[n].dim() > 1], default=9)
-    return 1 if most <= 8 and K == V == 128 and not {"pool_scale", "rounding_seed"} & set(args) else 3
+    """One for a plain step of one token a row of whole heads, for which a GPU has a kernel that rounds nothing between."""
+    mixed, slots, (K, V) = args["mixed_qkvz"], args.get("ssm_indices"), args["ssm_pool"].shape[2:]
+    more = {"cu_seqlens", "num_accepted_tokens", "intermediate_states", "intermediate_windows", "parents", "pool_scale", "rounding_seed"}
+    one = (mixed.dim() == 2 or mixed.shape[1] == 1) and (slots is None or slots.dim() == 1) and not more & set(args)
+    return 1 if one and args.get("update_state", True) and K == V == 128 and mixed.dtype != torch.float32 else 3
 
 
 @SAMPLES
@@ -81,9 +76,8 @@ def test_is_the_single_ops(native_backend, build):
     if native_backend.name == "cuda" and launches(args) == 1:
         dtype = args["mixed_qkvz"].dtype
         assert_close(y.float(), want.double(), 4e-2 if y.dtype == torch.float8_e4m3fn else RMS[dtype])
-        for name in {"ssm_pool", "intermediate_states"} & set(args):
-            assert_close(args[name], theirs[name].double(), RMS[dtype], what=name)
-        assert all(same(args[name], theirs[name]) for name in {"conv_states", "intermediate_windows"} & set(args))
+        assert_close(args["ssm_pool"], theirs["ssm_pool"].double(), RMS[dtype])
+        assert same(args["conv_states"], theirs["conv_states"])
         return
     assert same(y, want)
     assert [n for n, t in args.items() if isinstance(t, torch.Tensor) and not same(t, theirs[n])] == []
@@ -125,10 +119,10 @@ def test_one_launch(backend, heads, v_first, state):
 @pytest.mark.parametrize("v_first", [False, True])
 @pytest.mark.parametrize("flow", ["slots", "steps", "tree"])
 @pytest.mark.parametrize("heads", [(2, 2), (1, 2), (1, 9)])
-def test_rows_in_one_launch(backend, heads, flow, v_first):
-    """As above with up to 8 tokens a row, packed, of which row 1 is empty and row 3 padding; filters of 3 taps."""
+def test_rows_of_few_tokens(native_backend, heads, flow, v_first):
+    """Packed rows, of which row 1 is empty and row 3 padding; filters of 3 taps."""
     (H, HV), K, W, S, lens = heads, 128, 3, 6, [5, 0, 1, 2, 6]
-    r, N, T, wide = Draw(backend.device, 6), 5, sum(lens) + 2, 2 * H * K + 2 * HV * K
+    r, N, T, wide = Draw(native_backend.device, 6), 5, sum(lens) + 2, 2 * H * K + 2 * HV * K
     D = wide - HV * K
     args = dict(mixed_qkvz=r.normal(T, wide + 3)[:, 1 : wide + 1], ba=r.normal(T, 2 * HV), cache_indices=r.ints([4, 2, 1, -1, 3]))
     args |= dict(cu_seqlens=r.ints([1, *(1 + torch.tensor(lens).cumsum(0)).tolist()]), state_v_first=v_first)
@@ -144,11 +138,10 @@ def test_rows_in_one_launch(backend, heads, flow, v_first):
         args |= dict(parents=r.ints([[-1, 0, 0, 1, -1, 4], [0] * 6, [0] * 6, [0] * 6, [0, 0, 1, 2, 2, 0]]))
     y_want, *want = reference.gdn_decode(**args)
     y = OP(**args)
-    assert_close(y.float(), y_want, 3e-3)
-    exact = backend.name != "cpu"
+    assert_close(y.float(), y_want, RMS[y.dtype])
     for name, w in zip(UPDATED, want):
         if name in args:
-            assert_close(args[name], w, 2e-6 if exact or "states" not in name and "pool" not in name else 6e-3, what=name)
+            assert_close(args[name], w, 6e-3 if args[name].dim() > 4 or name == "ssm_pool" else 2e-6, what=name)
 
 
 @pytest.mark.gpu

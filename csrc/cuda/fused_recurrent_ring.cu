@@ -2,21 +2,24 @@
 // that
 //   h = e^(g_0 + .. + g_(m-1)) h0 + sum_j e^(g_(j+1) + .. + g_(m-1)) k_j u_j^T
 // A step never forms h. Up to NT tokens at a time, z being their k and q:
-//   x = h^T z = e^(..) h0^T z + sum_j (e^(..) k_j . z) u_j      one pass over h0, in registers
+//   x = h^T z = e^(..) h0^T z + sum_j (e^(..) k_j . z) u_j      one pass over h0
 //   u_t = beta_t (v_t - e^(..) x_k - sum_(s<t) e^(..) (k_s . k_t) u_s);  o_t = e^(..) x_q + sum_(s<=t) e^(..) (k_s .
 //   q_t) u_s
 // and the tokens become entries. Sums of g are of the tokens between two, never differences of sums, and so as exact as
 // small gates are. Rows with more than NT tokens fold entries and tokens into the registers as they go.
 //
-// A block has BV columns of V of one value head of one row. A row without room for its tokens is due: its entries are
-// folded into h0, which is stored, and its tokens become entries from 0 on. These replace keys that all heads of a
-// group read, so one block works through all of a due group, one head after another, and replaces the keys last.
+// A block has BV columns of V of one value head of one row; with one token a row all of them, in SHARED bytes of shared
+// memory (head_state.h), so that three blocks' states are on their way at once. A row without room for its tokens is
+// due: its entries are folded into h0, which is stored, and its tokens become entries from 0 on. These replace keys
+// that all heads of a group read, so the first block of the group's cluster does so when all have; without clusters one
+// block works through all of a due group, one head after another, and replaces the keys last.
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent_ring.h"
 #include "head_state.h"
 #include "masked_state.h"
 #include "overlap.h"
+#include "packs.h"
 #include "tokens.h"
 
 namespace gdn {
@@ -47,32 +50,38 @@ __device__ __forceinline__ void store_weights(float* weights, const float* g, in
 
 // ---- the kernel ------------------------------------------------------------------------------------------------
 
-template <bool MASKED, class S, bool VFIRST, int BK, int BV>
+template <bool MASKED, class S, bool VFIRST, int BK, int BV, bool STAGED>
 struct StateOf {
-  using Type = HeadState<S, VFIRST, BK, BV, 8>;
+  using Type = HeadState<S, VFIRST, BK, BV, 8, STAGED>;
   static __device__ __forceinline__ Type make(int, int, int32_t) { return Type(); }
 };
 template <class S, bool VFIRST, int BK, int BV>
-struct StateOf<true, S, VFIRST, BK, BV> {
+struct StateOf<true, S, VFIRST, BK, BV, false> {
   using Type = MaskedState<VFIRST>;
   static __device__ __forceinline__ Type make(int K, int columns, int32_t dtype) { return Type(K, columns, dtype); }
 };
 
-template <class S, bool VFIRST, int BK, int NT, int BV>
+template <class S, bool VFIRST, int BK, int NT, int BV, int SHARED>
 __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArgs& a) {
-  constexpr bool MASKED = BK == 256;
-  using Made = StateOf<MASKED, S, VFIRST, BK, BV>;
+  constexpr bool MASKED = BK == 256, STAGED = SHARED != 0;
+  using Made = StateOf<MASKED, S, VFIRST, BK, BV, STAGED>;
   using State = typename Made::Type;
+  static_assert(STAGED == (NT == 1));
   constexpr int THREADS = State::THREADS, WARPS = THREADS / 32, N = 2 * NT;
-  constexpr int E = 16;  // entries that are folded at a time, and loaded ahead of their use
-  constexpr int READ = State::PARTS * N * BV, FOLD = E * (BK + BV);
-  constexpr int PARTS = THREADS / BV, KEYS = E / WARPS, US = E / PARTS;  // sums of u; loads of a warp, of a thread
-  __shared__ float z[N * BK];                                            // the tokens' k, then their q
-  __shared__ float buffer[READ > FOLD ? READ : FOLD];  // read-outs of the state; or entries on their way into it
+  constexpr int AHEAD = 16, BATCH = STAGED ? 8 : 16;  // entries that are loaded ahead of their use, and folded at once
+  constexpr int READ = State::PARTS * N * BV, FOLD = BATCH * (BK + BV);
+  constexpr int C = BK / 32;                 // elements of a key that a lane has, side by side
+  constexpr int KEYS = AHEAD / WARPS;        // loads of a warp
+  constexpr int PARTS = THREADS / BV;        // sums over u, side by side
+  constexpr int US = AHEAD / PARTS;          // loads of a thread
+  constexpr int KEPT = STAGED;               // parts of these sums that stay in registers: those are free
+  __align__(16) __shared__ float z[N * BK];  // the tokens' k, then their q
+  // Read-outs of the state; or entries on their way into it.
+  __align__(16) __shared__ float buffer[READ > FOLD ? READ : FOLD];
   __shared__ float products[(kMostEntries + NT) * N];  // of the entries' k, decayed, and of the tokens' k with z
   __shared__ float weights[kMostEntries + 1];          // what is left of the entries, and of the frozen state
   __shared__ float gates[2][NT];                       // g, beta
-  __shared__ float aside[PARTS * N * BV];              // sums over entries
+  __shared__ float aside[(PARTS - KEPT) * N * BV];     // sums over entries, but for the parts in registers
   __shared__ float own[NT * BV];                       // u of the tokens, decayed
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
@@ -83,34 +92,11 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   const uint32_t h = divide(divide(unit, a.slices), a.ratio);
   const int first_unit = static_cast<int>(h) * group_units;
 
-  // As in fused_recurrent_step.cu.
-  const auto prefetch = [&](uint32_t block, int first, int threads) {
-    const uint32_t n = divide(block, a.units), unit = block - n * static_cast<uint32_t>(a.HV * slices);
-    if (n >= a.N) return;
-    const uint32_t hv = divide(unit, a.slices);
-    const int v0 = static_cast<int>(unit - hv * slices) * BV;
-    const int64_t slot = load_index(a.read, n);
-    if (MASKED || slot < a.min_slot || slot >= a.slots) return;
-    if (const int64_t m = a.entries.words ? 0 : load_index(a.lengths, slot); m > 0 && m <= a.R) {  // and its entries
-      constexpr int KEY = BK / 32, U = BV / 32;                                                    // lines
-      for (int i = first; i < m * KEY; i += threads)
-        prefetch_line(a.ring_k.data + slot * a.ring_k.stride + (i / KEY * a.H + divide(hv, a.ratio)) * K +
-                      i % KEY * 32);
-      for (int i = first; i < m * U; i += threads)
-        prefetch_line(a.ring_u.data + slot * a.ring_u.stride + (i / U * a.HV + hv) * V + v0 + i % U * 32);
-      for (int i = first; i < m; i += threads) prefetch_line(a.ring_g.data + slot * a.ring_g.stride + i * a.HV + hv);
-    }
-    if constexpr (!MASKED)
-      State::prefetch(static_cast<const S*>(a.pool) + slot * a.pool_stride + static_cast<int64_t>(hv) * K * V +
-                          (VFIRST ? v0 * K : v0),
-                      V, first, threads);
-  };
-  if (blockIdx.x < a.ahead) prefetch(blockIdx.x, tid, THREADS);
   follow_kernel_ahead();
 
   // The row: its tokens, slot and entries.
   const bool commits = a.entries.words != 0;
-  RowTokens span(a, n);
+  RowTokens span = NT == 1 ? RowTokens(n, 1) : RowTokens(a, n);
   if (commits) span.tokens = 0;
   const bool outside = span.outside;
   const uint32_t row = span.row;
@@ -138,7 +124,6 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   const int step_k = a.H * K, step_u = a.HV * V;
   const int end_unit = group_at_once ? first_unit + group_units : unit + 1;
   const bool has_keys = unit == first_unit;
-  const int start = unit;
 #pragma unroll 1
   for (; unit < end_unit; ++unit) {
     const uint32_t hv = divide(unit, a.slices);
@@ -162,12 +147,14 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
               load_bits(a.v.data, row * a.v.stride_r + (t0 + i) * a.v.stride_t + hv * a.v.stride_h + v, a.dtype);
     };
     load_tokens(0);
-    const auto load_key = [&](int j, float (&x)[BK / 32]) {
+    const auto load_key = [&](int j, float (&x)[C]) {
+      const float* key = ring_k + j * step_k + lane * C;
+      if constexpr (!MASKED) return load_pack<float, C>(key, x);
 #pragma unroll
-      for (int i = 0; i < BK / 32; ++i) x[i] = lane + 32 * i < K ? ring_k[j * step_k + lane + 32 * i] : 0.0f;
+      for (int i = 0; i < C; ++i) x[i] = lane * C + i < K ? key[i] : 0.0f;
     };
     const int part = tid / BV, column = tid % BV;  // of the sums over u
-    float keys[KEYS][BK / 32] = {}, us[US] = {};
+    float keys[KEYS][C] = {}, us[US] = {};
 #pragma unroll
     for (int i = 0; i < KEYS; ++i)
       if (warp + i * WARPS < m) load_key(warp + i * WARPS, keys[i]);
@@ -176,17 +163,19 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
       if (part + i * PARTS < m && v0 + column < V) us[i] = ring_u[(part + i * PARTS) * step_u + column];
     State state = Made::make(K, V - v0, a.state_dtype);
     state.load(tile, V);
-    // Half of the threads wait for where that is.
-    if (const uint32_t later = blockIdx.x + a.ahead; unit == start && tid >= THREADS / 2 && later < gridDim.x)
-      prefetch(later, tid - THREADS / 2, THREADS / 2);
+    TokenGates token_gates;
+    if (warp == 3 && lane < min(NT, tokens)) token_gates.load(a, row, lane, hv, h);
     if (warp == 2) store_weights(weights, ring_g, a.HV, m);
-    if constexpr (NT > 1) state.unpack();
+    if constexpr (!STAGED) state.unpack();
 
     int ahead = m;  // entries before the tokens that the state lacks
 #pragma unroll 1
     for (int t0 = 0; t0 == 0 || t0 < tokens; t0 += NT) {  // without tokens, once
       const int nt = min(NT, tokens - t0);
-      if (t0 > 0) load_tokens(t0);
+      if (t0 > 0) {
+        load_tokens(t0);
+        if (warp == 3 && lane < nt) token_gates.load(a, row, t0 + lane, hv, h);
+      }
       if (warp < N) {
         float y[Vector<BK>::N] = {};
         if (warp % NT < nt) token.values(y, a.l2norm, warp < NT ? 1.0f : a.scale, a.dtype);
@@ -197,18 +186,20 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
             ring_k[(m + t0 + warp) * step_k + lane + 32 * i] = y[i];
         }
       }
-      if (warp == 3 && lane < nt) token_gates(a, row, t0 + lane, hv, h, gates[0][lane], gates[1][lane]);
+      if (warp == 3 && lane < nt) token_gates.values(a, gates[0][lane], gates[1][lane]);
       __syncthreads();
       // The head's last slice is the last to have read its old ones.
       if (v0 + BV >= V && tid < nt) ring_g[(to + t0 + tid) * a.HV] = gates[0][tid];
 
       // Products of entries, a warp each, and of the tokens.
-      const auto multiply = [&](int j, const float (&x)[BK / 32], float left) {
-        float y[N] = {};
+      const auto multiply = [&](int j, const float (&x)[C], float left) {
+        float y[N];
 #pragma unroll
-        for (int i = 0; i < BK / 32; ++i)
+        for (int c = 0; c < N; ++c) {
+          y[c] = 0;
 #pragma unroll
-          for (int c = 0; c < N; ++c) y[c] = fmaf(x[i], z[c * BK + lane + 32 * i], y[c]);
+          for (int i = 0; i < C; ++i) y[c] = fmaf(x[i], z[c * BK + lane * C + i], y[c]);
+        }
         spread_sums<32, 1, N>(y, lane);
         if (lane % (32 / N) == 0) products[j * N + lane / (32 / N)] = left * y[0];
       };
@@ -216,46 +207,44 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
       for (int i = 0; i < KEYS; ++i)
         if (const int j = warp + i * WARPS; j < ahead) multiply(j, keys[i], weights[j]);
 #pragma unroll 1
-      for (int j = warp + E; j < ahead; j += WARPS) {
-        float x[BK / 32];
+      for (int j = warp + AHEAD; j < ahead; j += WARPS) {
+        float x[C];
         load_key(j, x);
         multiply(j, x, weights[j]);
       }
       if (warp < nt) {
-        float x[BK / 32];
+        float x[C];
 #pragma unroll
-        for (int i = 0; i < BK / 32; ++i) x[i] = z[warp * BK + lane + 32 * i];
+        for (int i = 0; i < C; ++i) x[i] = z[warp * BK + lane * C + i];
         multiply(ahead + warp, x, 1);
       }
       __syncthreads();
 
-      // The entries' part of h^T z, kept aside while registers are wanted for the state.
-      {
-        float x[N] = {};
-        const auto add = [&](int j, float u) {
+      float x[N] = {};  // the entries' part of h^T z; then all of it
+      const auto add = [&](int j, float u) {
 #pragma unroll
-          for (int c = 0; c < N; ++c) x[c] = fmaf(products[j * N + c], u, x[c]);
-        };
+        for (int c = 0; c < N; ++c) x[c] = fmaf(products[j * N + c], u, x[c]);
+      };
 #pragma unroll
-        for (int i = 0; i < US; ++i)
-          if (const int j = part + i * PARTS; j < ahead) add(j, us[i]);
+      for (int i = 0; i < US; ++i)
+        if (const int j = part + i * PARTS; j < ahead) add(j, us[i]);
 #pragma unroll 4
-        for (int j = part + E; j < ahead; j += PARTS) add(j, v0 + column < V ? ring_u[j * step_u + column] : 0.0f);
+      for (int j = part + AHEAD; j < ahead; j += PARTS) add(j, v0 + column < V ? ring_u[j * step_u + column] : 0.0f);
 #pragma unroll
-        for (int c = 0; c < N; ++c) aside[(part * N + c) * BV + column] = x[c];
-      }
-      if constexpr (NT == 1) state.unpack();
+      for (int c = 0; c < N; ++c)
+        if (part >= KEPT) aside[((part - KEPT) * N + c) * BV + column] = x[c];
+      if constexpr (STAGED) state.unpack();
       state.template read_out<N>(z, buffer);
       __syncthreads();
 
       const float frozen = t0 == 0 ? weights[kMostEntries] : 1.0f;
-      float u[NT], decayed[NT], x[N], passed = 1;  // u; what is left of it, and of h, after the tokens so far
+      float u[NT], decayed[NT], passed = 1;  // u; what is left of it, and of h, after the tokens so far
       if (tid < BV && v < V) {
 #pragma unroll
         for (int c = 0; c < N; ++c) {
-          x[c] = frozen * State::template read<N>(buffer, c, tid);
 #pragma unroll
-          for (int p = 0; p < PARTS; ++p) x[c] += aside[(p * N + c) * BV + tid];
+          for (int p = KEPT; p < PARTS; ++p) x[c] = (p == 0 ? 0 : x[c]) + aside[((p - KEPT) * N + c) * BV + tid];
+          x[c] = fmaf(frozen, State::template read<N>(buffer, c, tid), x[c]);
         }
 #pragma unroll
         for (int t = 0; t < NT; ++t) {
@@ -277,21 +266,40 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
 
       const bool more = t0 + NT < tokens;
       if (due || more) {  // the entries into the state
-#pragma unroll 1
-        for (int j0 = 0; j0 < ahead; j0 += E) {
-          const int count = min(E, ahead - j0);
-          float *const b_k = buffer, *const b_w = buffer + E * BK;
+        float *const b_k = buffer, *const b_u = buffer + BATCH * BK;
+        const auto bring = [&](int j0) {  // a batch of them
+          const int count = min(BATCH, ahead - j0);
           __syncthreads();
+          const float *k = ring_k + j0 * step_k, *u = ring_u + j0 * step_u;
+          if constexpr (MASKED) {
 #pragma unroll 1
-          for (int i = tid; i < count * BK; i += THREADS)
-            b_k[i] = i % BK < K ? ring_k[(j0 + i / BK) * step_k + i % BK] : 0.0f;
+            for (int i = tid; i < count * BK; i += THREADS) b_k[i] = i % BK < K ? k[i / BK * step_k + i % BK] : 0.0f;
 #pragma unroll 1
-          for (int i = tid; i < count * BV; i += THREADS)
-            b_w[i] = v0 + i % BV < V ? weights[j0 + i / BV] * ring_u[(j0 + i / BV) * step_u + i % BV] : 0.0f;
+            for (int i = tid; i < count * BV; i += THREADS)
+              b_u[i] = v0 + i % BV < V ? u[i / BV * step_u + i % BV] : 0.0f;
+          } else {
+#pragma unroll 1
+            for (int i = tid * 4; i < count * BK; i += THREADS * 4)
+              copy_16_bytes<false>(b_k + i, k + i / BK * step_k + i % BK);
+#pragma unroll 1
+            for (int i = tid * 4; i < count * BV; i += THREADS * 4)
+              copy_16_bytes<false>(b_u + i, u + i / BV * step_u + i % BV);
+            wait_for_copies();
+          }
           __syncthreads();
-          state.fold(j0 == 0 ? frozen : 1.0f, b_k, b_w, count);
+          return count;
+        };
+        if constexpr (STAGED) {
+          state.store_folded(frozen, ahead, b_k, b_u, weights, tile, V, bring);
+        } else {
+#pragma unroll 1
+          for (int j0 = 0; j0 < ahead; j0 += BATCH) {
+            const int count = bring(j0);
+            state.fold(j0 == 0 ? frozen : 1.0f, b_k, b_u, count, weights + j0);
+          }
+          if (due && t0 == 0) state.store(tile, V);
         }
-        if (due && t0 == 0) state.store(tile, V);
+        __syncthreads();  // u of all columns has been read
       }
       if (tid < BV && v < V) {
 #pragma unroll
@@ -336,9 +344,9 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
 
 }  // namespace gdn
 
-// Two blocks of a multiprocessor keep its memory busy while one of them computes.
-#define GDN_KERNEL(symbol, S, VFIRST, BK, NT, BV)                                                                      \
-  extern "C" __global__ void __launch_bounds__(256, 2) symbol(const __grid_constant__ gdn::FusedRecurrentRingArgs a) { \
-    gdn::fused_recurrent_ring<S, VFIRST, BK, NT, BV>(a);                                                               \
+#define GDN_KERNEL(symbol, S, VFIRST, BK, NT, BV, BLOCKS, SHARED)     \
+  extern "C" __global__ void __launch_bounds__(256, BLOCKS)           \
+      symbol(const __grid_constant__ gdn::FusedRecurrentRingArgs a) { \
+    gdn::fused_recurrent_ring<S, VFIRST, BK, NT, BV, SHARED>(a);      \
   }
 GDN_VARIANTS(GDN_KERNEL)

@@ -48,7 +48,6 @@ struct FusedRecurrentRingArgs {
   float scale;
   int32_t l2norm;    // flag: q and k are normalised here
   int32_t clusters;  // flag: the blocks of a row's key head are a cluster
-  uint32_t ahead;    // a block asks for the state of the one this much later
 };
 
 }  // namespace gdn

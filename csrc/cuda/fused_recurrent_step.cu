@@ -9,9 +9,9 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "fused_recurrent_step.h"
-#include "gates.h"
 #include "head_state.h"
 #include "overlap.h"
+#include "tokens.h"
 
 namespace gdn {
 
@@ -40,41 +40,40 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
   __shared__ float products[K / 32][3];          // k . k, q . q, k . q of 32 elements each
   __shared__ float sums[State::PARTS * 2 * BV];  // read-outs
   __shared__ float w[BV];                        // u, times the norm of k
-  __shared__ float decay;
+  __shared__ float decay, beta;
 
   const int tid = threadIdx.x;
   const Tile tile(a, blockIdx.x);
-  const uint32_t n = tile.n, hv = tile.hv, h = divide(hv, a.ratio), j = hv - h * a.group;
+  const uint32_t n = tile.n, hv = tile.hv, h = divide(hv, a.ratio);
 
   // The first blocks ask for their state while the kernel ahead still runs, the others' was asked for by earlier ones.
-  const auto prefetch = [&](uint32_t block) {
-    const Tile tile(a, block);
-    const int64_t slot = a.read.words ? load_index(a.read, tile.n) : tile.n;
+  const auto prefetch = [&](const Tile& tile, IndexBits read) {
+    const int64_t slot = a.read.words ? index_value(read, a.read.words) : tile.n;
     if (a.h0 != nullptr && (!a.read.words || (slot >= a.min_slot && slot < a.slots)))
       State::prefetch(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile.at, V);
+    if (tid / 32 == WARPS - 2) prefetch_token<BV>(a, tile.n, 0, tile.hv, divide(tile.hv, a.ratio), tile.v0);
   };
-  if (blockIdx.x < args.ahead) prefetch(blockIdx.x);
+  if (blockIdx.x < args.ahead) prefetch(tile, a.read.words ? index_bits(a.read, n) : IndexBits{});
   follow_kernel_ahead();
 
-  // What says where the state is comes first, then the token, then the state; nothing is looked at before it is needed.
-  IndexBits read{}, write{};
+  // What says where the states are comes first, then the token, then the state; nothing is looked at before it is
+  // needed.
+  const bool asks = blockIdx.x + args.ahead < gridDim.x;
+  const Tile later(a, asks ? blockIdx.x + args.ahead : blockIdx.x);
+  IndexBits read{}, write{}, later_read{};
   uint32_t has_state = a.h0 != nullptr;
-  if (a.read.words) read = index_bits(a.read, n);
+  if (a.read.words) read = index_bits(a.read, n), later_read = index_bits(a.read, later.n);
   if (a.write.words) write = index_bits(a.write, n);
   if (a.has_state) has_state = load_byte(a.has_state + n * a.has_state_stride);
-  uint32_t q_bits = 0, k_bits = 0, v_bits = 0, g_bits = 0, beta_bits = 0, A_log = 0, dt_bias = 0;
+  uint32_t q_bits = 0, k_bits = 0, v_bits = 0;
+  TokenGates gates{};
   if (tid < K) {
     q_bits = load_bits(a.q.data, n * a.q.stride_r + h * a.q.stride_h + tid, a.dtype);
     k_bits = load_bits(a.k.data, n * a.k.stride_r + h * a.k.stride_h + tid, a.dtype);
     if (tid < BV) v_bits = load_bits(a.v.data, n * a.v.stride_r + hv * a.v.stride_h + tile.v0 + tid, a.dtype);
-    const auto gate = [&](const GateArg& x) { return load_bits(x.at.data, gate_at(x, n, h, j), x.dtype); };
-    if (a.g.at.data) g_bits = gate(a.g);
-    if (a.beta.at.data) beta_bits = gate(a.beta);
-    if (a.A_log.at.data) {
-      A_log = load_bits(a.A_log.at.data, hv * a.A_log.at.stride_h, a.A_log.dtype);
-      dt_bias = load_bits(a.dt_bias.at.data, hv * a.dt_bias.at.stride_h, a.dt_bias.dtype);
-    }
   }
+  const bool has_gates = tid / 32 == WARPS - 1;
+  if (has_gates) gates.load(a, n, 0, hv, h);
 
   const int64_t slot = a.read.words ? index_value(read, a.read.words) : n;
   const int64_t to = a.write.words ? index_value(write, a.write.words) : slot;
@@ -89,7 +88,7 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
   else
     state.clear();
 
-  if (blockIdx.x + args.ahead < gridDim.x) prefetch(blockIdx.x + args.ahead);
+  if (asks) prefetch(later, later_read);
 
   if (tid < K) {
     const float q = bits_value(q_bits, a.dtype), k = bits_value(k_bits, a.dtype);
@@ -101,10 +100,11 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
       if (tid % 32 == 0) products[tid / 32][i] = sum;
     }
   }
-  float g = a.g.at.data ? bits_value(g_bits, a.g.dtype) : 0.0f;
-  float beta = a.beta.at.data ? bits_value(beta_bits, a.beta.dtype) : 1.0f;
-  if (a.A_log.at.data) raw_gates(g, beta, bits_value(A_log, a.A_log.dtype), bits_value(dt_bias, a.dt_bias.dtype));
-  if (tid == 0) decay = expf(g);
+  if (has_gates) {
+    float g, b;
+    gates.values(a, g, b);
+    if (tid % 32 == 0) decay = expf(g), beta = b;
+  }
   __syncthreads();
 
   state.unpack();
@@ -124,11 +124,10 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
   __syncthreads();
 
   if (a.ht == nullptr || (a.read.words && (to < a.min_slot || to >= a.slots))) return;
-  state.fold(decay, z, w, 1);
   if (sizeof(S) == 4 || a.ht_fp32)
-    state.store(static_cast<float*>(a.ht) + to * a.ht_stride + tile.at, V);
+    state.store_folded(decay, z, w, static_cast<float*>(a.ht) + to * a.ht_stride + tile.at, V);
   else
-    state.store(static_cast<S*>(a.ht) + to * a.ht_stride + tile.at, V);
+    state.store_folded(decay, z, w, static_cast<S*>(a.ht) + to * a.ht_stride + tile.at, V);
 }
 
 }  // namespace gdn

@@ -12,7 +12,7 @@ namespace gdn {
 template <class S, bool VFIRST, int K, int BV>
 __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerifyArgs& args) {
   using State = HeadState<S, VFIRST, K, BV, 8>;
-  constexpr int V = K, THREADS = State::THREADS, WARPS = THREADS / 32, SLICES = V / BV, PART = State::PARTS * NT * BV;
+  constexpr int V = K, WARPS = State::THREADS / 32, SLICES = V / BV, PART = State::PARTS * NT * BV;
   const FusedRecurrentArgs& a = args.rule;
   __shared__ float z[2 * kMostVerified * K];  // the vectors
   __shared__ float sums[2 * PART];            // read-outs
@@ -25,21 +25,27 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
   const int v0 = static_cast<int>(blockIdx.x % SLICES) * BV, v = v0 + tid;
   const int64_t at = static_cast<int64_t>(hv) * a.KV + State::origin(v0);
 
-  const auto prefetch = [&](uint32_t block, int first, int threads) {
-    const uint32_t n = divide(head_of(block), a.heads), hv = head_of(block) - n * a.HV;
-    int64_t slot;
-    if (n < static_cast<uint32_t>(a.N) && a.h0 != nullptr && ShortRow::start(a, n, slot))
-      State::prefetch(static_cast<const S*>(a.h0) + slot * a.h0_stride + static_cast<int64_t>(hv) * a.KV +
-                          State::origin(static_cast<int>(block % SLICES) * BV),
-                      V, first, threads);
+  const auto prefetch = [&](uint32_t block, uint32_t n, int64_t slot) {
+    if (a.h0 == nullptr || slot < 0) return;
+    const uint32_t hv = head_of(block) - n * a.HV;
+    const int v0 = static_cast<int>(block % SLICES) * BV;
+    State::prefetch(
+        static_cast<const S*>(a.h0) + slot * a.h0_stride + static_cast<int64_t>(hv) * a.KV + State::origin(v0), V);
+    if (!a.cu_seqlens.words && warp < a.T) prefetch_token<BV>(a, n, warp, hv, divide(hv, a.ratio), v0);
   };
-  if (blockIdx.x < args.ahead) prefetch(blockIdx.x, tid, THREADS);
+  RowStart start(a, n, n < static_cast<uint32_t>(a.N));
+  if (blockIdx.x < args.ahead) start.follow(a), prefetch(blockIdx.x, n, start.value(a));
   follow_kernel_ahead();
 
-  const ShortRow row(a, n);
+  const RowTokens row(a, n);
   const int tokens = row.tokens;
+  const uint32_t later = blockIdx.x + args.ahead, later_n = divide(head_of(later), a.heads);
+  start = RowStart(a, n, !row.outside);
+  RowStart next(a, later_n, later < gridDim.x && later_n < static_cast<uint32_t>(a.N));
+  start.follow(a), next.follow(a);
+  const int64_t slot = start.value(a);
   const int64_t o = row.first(a.T) * a.o_stride + hv * V + v0;
-  if (!row.live)
+  if (slot < 0 || tokens > a.spec.most_tokens)
     return row.each_dead(
         a.T, BV, [&](int64_t t, int column) { store_rounded(a.o, o + t * a.o_stride + column, 0.0f, a.dtype); });
   if (tokens == 0) return;
@@ -59,20 +65,23 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
   };
   load_vector(0);
   load_v(0);
+  TokenGates gates;
+  if (warp == WARPS - 1 && lane < tokens) gates.load(a, row.row, lane, hv, h);
   State state;
   const bool has_state = a.h0 != nullptr && (!a.has_state || load_byte(a.has_state + n * a.has_state_stride));
   const auto load_state = [&] {
     if (has_state)
-      state.load(static_cast<const S*>(a.h0) + row.slot * a.h0_stride + at, V);
+      state.load(static_cast<const S*>(a.h0) + slot * a.h0_stride + at, V);
     else
       state.clear();
   };
   load_state();
-  if (tid >= THREADS / 2 && blockIdx.x + args.ahead < gridDim.x)  // half of the threads wait for where that is
-    prefetch(blockIdx.x + args.ahead, tid - THREADS / 2, THREADS / 2);
+  prefetch(later, later_n, next.value(a));
 
-  shared.load_parents(a.spec, row);
-  shared.load_gates(a, row, hv, h);
+  if (warp == WARPS - 1) {
+    shared.load_row(a, n, slot, tokens);
+    shared.set_gates(a, gates, tokens);
+  }
 #pragma unroll 1
   for (int t0 = 0; t0 < tokens; t0 += NT) {
     float y[Vector<K>::N] = {};
@@ -107,7 +116,7 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
   }
   __syncthreads();
 
-  shared.template store_states<S, K, BV>(a, row, at, z, u, state, [&] {
+  shared.template store_states<S, K, BV>(a, slot, tokens, at, z, u, state, [&] {
     load_state();
     state.unpack();
   });

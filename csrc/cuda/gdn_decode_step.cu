@@ -9,10 +9,10 @@
 //
 // Compiles for the CPU with tests/emulated_warp.h.
 #include "gated_norm.h"
-#include "gates.h"
 #include "gdn_decode_step.h"
 #include "head_state.h"
 #include "overlap.h"
+#include "tokens.h"
 
 namespace gdn {
 
@@ -80,9 +80,9 @@ struct Channel {
   }
 };
 
-__device__ __forceinline__ void prefetch_history(const GdnDecodeStepArgs& a, uint32_t n, int64_t d) {
-  const int64_t slot = load_index(a.conv_slots, n);
-  if (slot < a.rule.min_slot || slot >= a.lines.slots) return;
+// Asks for the line of row n's channel d, and what is to come to it, to be brought to L2.
+__device__ __forceinline__ void prefetch_channel(const GdnDecodeStepArgs& a, uint32_t n, int64_t slot, int64_t d) {
+  prefetch_line(static_cast<const uint16_t*>(a.x.data) + n * a.x.stride_r + column(a.groups, 1, d));
   const int64_t at = slot * a.lines.stride_n + d * a.lines.stride_d;
   prefetch_line(static_cast<const char*>(a.lines.data) + at * (a.lines.fp32 ? 4 : 2));
 }
@@ -114,15 +114,16 @@ struct Share {
   }
 };
 
-template <class S, class T, bool VFIRST, int CLUSTER>
+template <class S, class T, bool VFIRST, int CLUSTER, int SHARED>
 __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   if constexpr (CLUSTER != 0) return;  // never picked here: no code
 #endif
   constexpr int K = 128, V = K, BV = CLUSTER == 2 ? V / 2 : V, WARPS = 8;
-  using State = HeadState<S, VFIRST, K, BV, WARPS>;
+  using State = HeadState<S, VFIRST, K, BV, WARPS, SHARED != 0>;
   using Share = Share<State, V, BV, CLUSTER>;
-  static_assert(2 * K == State::THREADS);        // each has a channel of q or k
+  static_assert(2 * K == State::THREADS);  // each has a channel of q or k
+  static_assert(SHARED == 0 || SHARED == State::BYTES);
   __shared__ float z[2 * K];                     // k, q
   __shared__ float products[3];                  // k . k, q . q, k . q
   __shared__ float sums[State::PARTS * 2 * BV];  // read-outs
@@ -135,21 +136,27 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   const Share share(a, blockIdx.x);
   const uint32_t n = share.n, h = share.h;
 
-  const auto prefetch = [&](uint32_t block) {
-    const Share share(a, block);
-    const int64_t slot = load_index(rule.read, share.n);
-    if (slot < rule.min_slot || slot >= rule.slots) return;
+  const auto prefetch = [&](const Share& share, IndexBits read, IndexBits lines) {
+    const int64_t slot = index_value(read, rule.read.words), line = index_value(lines, a.conv_slots.words);
+    if (slot < rule.min_slot || slot >= rule.slots || line < rule.min_slot || line >= a.lines.slots) return;
     if (tid % 16 == 0) {  // 16 channels are on a line, or two
-      prefetch_history(a, share.n, share.key_channel(a, tid));
-      if (tid < BV) prefetch_history(a, share.n, share.value_channel(a, share.first, tid));
+      prefetch_channel(a, share.n, line, share.key_channel(a, tid));
+      if (tid < BV) prefetch_channel(a, share.n, line, share.value_channel(a, share.first, tid));
+      if (tid >= V && tid - V < BV) {
+        const int64_t at = share.h * a.z.stride_h + share.first * V + share.v0 + tid - V;
+        prefetch_line(static_cast<const T*>(a.z.data) + share.n * a.z.stride_r + at);
+      }
     }
     for (uint32_t j = share.first; j < share.last; ++j)
       State::prefetch(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
   };
-  if (blockIdx.x < a.ahead) prefetch(blockIdx.x);
+  if (blockIdx.x < a.ahead) prefetch(share, index_bits(rule.read, n), index_bits(a.conv_slots, n));
   follow_kernel_ahead();
 
+  const bool asks = blockIdx.x + a.ahead < gridDim.x;
+  const Share later(a, asks ? blockIdx.x + a.ahead : blockIdx.x);
   const IndexBits read = index_bits(rule.read, n), lines = index_bits(a.conv_slots, n);
+  const IndexBits later_read = index_bits(rule.read, later.n), later_lines = index_bits(a.conv_slots, later.n);
   IndexBits write = read;
   if (rule.write.words) write = index_bits(rule.write, n);
   Channel<T> key;  // of q or k
@@ -170,9 +177,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       if (tid < BV) store_y(0.0f);
       continue;
     }
-    State state;
-    state.load(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
-    Channel<T> value;
+    Channel<T> value;  // first what the state will have to wait for
     uint32_t gate_bits = 0, weight_bits = 0;
     const int32_t weights = a.weight_fp32 ? kFP32 : kDtype;
     if (tid < BV) {
@@ -181,13 +186,11 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       gate_bits = load_bits(a.z.data, n * a.z.stride_r + h * a.z.stride_h + j * V + share.v0 + tid, kDtype);
       weight_bits = load_bits(a.weight, share.v0 + tid, weights);
     }
-    if (tid == State::THREADS - 1) {
-      const auto of_head = [&](const GateArg& x) { return gate_number(x, hv * x.at.stride_h); };
-      float g = gate_number(rule.g, gate_at(rule.g, n, h, j)), b = gate_number(rule.beta, gate_at(rule.beta, n, h, j));
-      raw_gates(g, b, of_head(rule.A_log), of_head(rule.dt_bias));
-      decay = expf(g), beta = b;
-    }
-    if (const uint32_t later = blockIdx.x + a.ahead; j == share.first && later < gridDim.x) prefetch(later);
+    TokenGates gates;
+    if (warp == WARPS - 1) gates.load(rule, n, 0, hv, h);
+    State state;
+    state.load(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
+    if (j == share.first && asks) prefetch(later, later_read, later_lines);
 
     float v = 0;
     if (j == share.first) {
@@ -195,6 +198,11 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       if (!CLUSTER) key.store_history(a);
     }
     if (tid < BV) v = value.result(a), value.store_history(a);
+    if (warp == WARPS - 1) {
+      float g, b;
+      gates.values(rule, g, b);
+      if (tid % 32 == 0) decay = expf(g), beta = b;
+    }
     if (CLUSTER == 1) cluster_arrive_relaxed();  // this block has read the history
     __syncthreads();
 
@@ -232,10 +240,8 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       if (tid == 0) square = half(0);
       cluster_arrive();  // this block has read the history, and left its sum
     }
-    if (to >= rule.min_slot && to < rule.slots) {
-      state.fold(decay, z, w, 1);
-      state.store(static_cast<S*>(rule.ht) + to * rule.ht_stride + share.at(a, j), V);
-    }
+    if (to >= rule.min_slot && to < rule.slots)
+      state.store_folded(decay, z, w, static_cast<S*>(rule.ht) + to * rule.ht_stride + share.at(a, j), V);
     float all = 0;
     if constexpr (CLUSTER == 2) {
       cluster_wait();
@@ -257,9 +263,8 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, T, VFIRST, CLUSTER)                         \
-  extern "C" __global__ void __launch_bounds__(256, CLUSTER == 2 ? 3 : 2) \
-      symbol(const __grid_constant__ gdn::GdnDecodeStepArgs a) {          \
-    gdn::gdn_decode_step<S, T, VFIRST, CLUSTER>(a);                       \
+#define GDN_KERNEL(symbol, S, T, VFIRST, CLUSTER, BLOCKS, SHARED)                                                      \
+  extern "C" __global__ void __launch_bounds__(256, BLOCKS) symbol(const __grid_constant__ gdn::GdnDecodeStepArgs a) { \
+    gdn::gdn_decode_step<S, T, VFIRST, CLUSTER, SHARED>(a);                                                            \
   }
 GDN_VARIANTS(GDN_KERNEL)

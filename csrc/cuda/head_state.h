@@ -1,8 +1,11 @@
-// One head's state in the registers of a block of 256 threads: all of K, and BV columns of V (all of them, or a slice).
+// One head's state, spread over a block's threads: all of K, and BV columns of V (all of them, or a slice).
 //
 // Memory has rows of contiguous elements: of K where V comes first ([V, K]), of V where K does ([K, V]). A warp has
-// ROWS / 8 rows of the tile, side by side, and moves GROUPS of them at once, 16 bytes a lane, so that a row is read
+// ROWS / WARPS rows of the tile, side by side, and moves GROUPS of them at once, 16 bytes a lane, so that a row is read
 // whole, or in pieces of at least 64 bytes. Every load is issued before the first is looked at.
+//
+// A thread has its part in registers; or, STAGED, in dynamic shared memory, BYTES of it, which it alone fills and
+// reads: then registers are free, and more blocks are at work on a multiprocessor. What is done is the same.
 //
 // Sums over K are added in one order, whatever BV: a head's results have the same bits however it was cut.
 #pragma once
@@ -10,6 +13,8 @@
 #include "recurrent_state.h"
 
 namespace gdn {
+
+extern __shared__ uint4 dynamic_shared[];
 
 // Read-outs in shared memory, sums [PARTS, N, BV] of which PARTS are still to be added.
 template <int PARTS, int BV>
@@ -24,7 +29,7 @@ struct ReadOuts {
   }
 };
 
-template <class S, bool VFIRST, int K, int BV, int WARPS>
+template <class S, bool VFIRST, int K, int BV, int WARPS, bool STAGED = false>
 struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int VEC = 16 / sizeof(S);
@@ -34,10 +39,11 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   static constexpr int LOADS = ROWS / (WARPS * GROUPS);  // of a thread
   static constexpr int PARTS = VFIRST ? 1 : WARPS;       // read-outs come as this many sums
   static constexpr int CLASSES = VEC;                    // of rows of K, by their index: see add_up
+  static constexpr int BYTES = K * BV * sizeof(S);
   static_assert(LANES <= 32 && LOADS * WARPS * GROUPS == ROWS && GROUPS <= CLASSES, "BV does not suit K");
 
-  float x[LOADS][VEC];
-  uint4 bits[LOADS];  // as loaded, not yet looked at
+  float x[STAGED ? 1 : LOADS][VEC];
+  uint4 bits[STAGED ? 1 : LOADS];  // as loaded, not yet looked at
   int lane, group, first_row;
 
   __device__ __forceinline__ HeadState() {
@@ -54,28 +60,50 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   // V: columns of the whole state.
   __device__ __forceinline__ void load(const S* tile, int V) {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) bits[i] = __ldcs(reinterpret_cast<const uint4*>(tile + at(i, VFIRST ? K : V)));
+    for (int i = 0; i < LOADS; ++i) {
+      const auto* p = reinterpret_cast<const uint4*>(tile + at(i, VFIRST ? K : V));
+      if constexpr (STAGED)
+        copy_16_bytes<true>(staged(i), p);
+      else
+        bits[i] = __ldcs(p);
+    }
   }
 
   // Asks for the tile to be brought to L2, which changes nothing but how long `load` takes; also of a tile that another
-  // kernel still writes. By `threads` threads, of which this is number `first`.
-  static __device__ __forceinline__ void prefetch(const S* tile, int V, int first = threadIdx.x,
-                                                  int threads = THREADS) {
+  // kernel still writes.
+  static __device__ __forceinline__ void prefetch(const S* tile, int V) {
     constexpr int LINE = 128 / sizeof(S), ROW = VFIRST ? K : BV;  // elements
     constexpr int PER_ROW = ROW / LINE > 0 ? ROW / LINE : 1;
 #pragma unroll
-    for (int i = first; i < ROWS * PER_ROW; i += threads)
+    for (int i = threadIdx.x; i < ROWS * PER_ROW; i += THREADS)
       prefetch_line(tile + i / PER_ROW * (VFIRST ? K : V) + i % PER_ROW * LINE);
   }
 
   __device__ __forceinline__ void clear() {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) bits[i] = make_uint4(0, 0, 0, 0);
+    for (int i = 0; i < LOADS; ++i) (STAGED ? *staged(i) : bits[i]) = make_uint4(0, 0, 0, 0);
   }
 
+  // The loads have arrived.
   __device__ __forceinline__ void unpack() {
+    if constexpr (STAGED) {
+      wait_for_copies();
+    } else {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) unpack_16_bytes<S>(bits[i], x[i]);
+      for (int i = 0; i < LOADS; ++i) unpack_16_bytes<S>(bits[i], x[i]);
+    }
+  }
+
+  static __device__ __forceinline__ uint4* staged(int i) { return dynamic_shared + i * THREADS + threadIdx.x; }
+
+  // The numbers of load i.
+  __device__ __forceinline__ void numbers(int i, float (&y)[VEC]) const {
+    if constexpr (STAGED) {
+      unpack_16_bytes<S>(*staged(i), y);
+    } else {
+#pragma unroll
+      for (int e = 0; e < VEC; ++e) y[e] = x[i][e];
+    }
   }
 
   template <class W>
@@ -89,36 +117,49 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   template <int N>
   __device__ __forceinline__ void read_out(const float* z, float* sums) const {
     if constexpr (VFIRST) {
-      float mine[N][VEC];
+      constexpr int FEW = N < 4 ? N : 4, MOST = LANES < 16 ? LANES : 16;  // vectors, and numbers, at once: what
+      constexpr int AT_ONCE = FEW * LOADS <= MOST ? LOADS : MOST / FEW;   // registers have room for; and rows
+      constexpr int NUMBERS = FEW * AT_ONCE, SHARE = LANES / NUMBERS;
 #pragma unroll
-      for (int j = 0; j < N; ++j)
+      for (int j0 = 0; j0 < N; j0 += FEW) {
+        float mine[FEW][VEC];
 #pragma unroll
-        for (int e = 0; e < VEC; ++e) mine[j][e] = z[j * K + lane * VEC + e];
-      constexpr int AT_ONCE = N * LOADS <= LANES ? LOADS : LANES / N;  // rows, so that lanes end with a number each
-      constexpr int NUMBERS = N * AT_ONCE, SHARE = LANES / NUMBERS;
+        for (int j = 0; j < FEW; ++j)
 #pragma unroll
-      for (int i0 = 0; i0 < LOADS; i0 += AT_ONCE) {
-        float y[NUMBERS];
+          for (int e = 0; e < VEC; ++e) mine[j][e] = z[(j0 + j) * K + lane * VEC + e];
 #pragma unroll
-        for (int n = 0; n < NUMBERS; ++n) {
-          y[n] = 0;
+        for (int i0 = 0; i0 < LOADS; i0 += AT_ONCE) {
+          float y[NUMBERS];
 #pragma unroll
-          for (int e = 0; e < VEC; ++e) y[n] = fmaf(x[i0 + n % AT_ONCE][e], mine[n / AT_ONCE][e], y[n]);
+          for (int i = 0; i < AT_ONCE; ++i) {
+            float h[VEC];
+            numbers(i0 + i, h);
+#pragma unroll
+            for (int j = 0; j < FEW; ++j) {
+              float& sum = y[j * AT_ONCE + i];
+              sum = 0;
+#pragma unroll
+              for (int e = 0; e < VEC; ++e) sum = fmaf(h[e], mine[j][e], sum);
+            }
+          }
+          spread_sums<LANES, 1, NUMBERS>(y, lane);
+          const int n = lane / SHARE;
+          if (lane % SHARE == 0) sums[(j0 + n / AT_ONCE) * BV + row(i0 + n % AT_ONCE)] = y[0];
         }
-        spread_sums<LANES, 1, NUMBERS>(y, lane);
-        const int n = lane / SHARE;
-        if (lane % SHARE == 0) sums[n / AT_ONCE * BV + row(i0 + n % AT_ONCE)] = y[0];
       }
     } else {
-      float y[N * VEC];
-      add_up<N, 1>(z, 0, y);
-      spread_sums<GROUPS, LANES, N * VEC>(y, group);
-      constexpr int NUMBERS = N * VEC / GROUPS;
+      constexpr int PAIR = N < 2 ? N : 2, NUMBERS = PAIR * VEC / GROUPS;  // two vectors at once
       const int warp = threadIdx.x / 32;
 #pragma unroll
-      for (int i = 0; i < NUMBERS; ++i) {
-        const int n = group * NUMBERS + i;
-        sums[(warp * N + n / VEC) * BV + lane * VEC + n % VEC] = y[i];
+      for (int j = 0; j < N; j += PAIR) {
+        float y[PAIR * VEC];
+        add_up<PAIR, 1>(z + j * K, 0, y);
+        spread_sums<GROUPS, LANES, PAIR * VEC>(y, group);
+#pragma unroll
+        for (int i = 0; i < NUMBERS; ++i) {
+          const int n = group * NUMBERS + i;
+          sums[(warp * N + j + n / VEC) * BV + lane * VEC + n % VEC] = y[i];
+        }
       }
     }
   }
@@ -135,11 +176,13 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) {
         if (i % MINE != of) continue;
+        float h[VEC];
+        numbers(i, h);
 #pragma unroll
         for (int j = 0; j < N; ++j) {
           const float factor = z[j * K + row(i)];
 #pragma unroll
-          for (int e = 0; e < VEC; ++e) y[j * VEC + e] = fmaf(x[i][e], factor, y[j * VEC + e]);
+          for (int e = 0; e < VEC; ++e) y[j * VEC + e] = fmaf(h[e], factor, y[j * VEC + e]);
         }
       }
     } else {
@@ -151,8 +194,65 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
     }
   }
 
-  // h <- decay h + sum_t k_t w_t^T, over tokens' k [tokens, K] and w [tokens, BV] in shared memory.
-  __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens) {
+  // decay h + k w^T to memory, k [K] and w [BV] in shared memory.
+  template <class W>
+  __device__ __forceinline__ void store_folded(float decay, const float* k, const float* w, W* tile, int V) const {
+    const float *along = VFIRST ? k : w, *across = VFIRST ? w : k;  // along a row, and one number a row
+    float z[VEC];
+#pragma unroll
+    for (int e = 0; e < VEC; ++e) z[e] = along[lane * VEC + e];
+#pragma unroll
+    for (int i = 0; i < LOADS; ++i) {
+      float h[VEC];
+      numbers(i, h);
+      const float factor = across[row(i)];
+#pragma unroll
+      for (int e = 0; e < VEC; ++e) h[e] = fmaf(z[e], factor, decay * h[e]);
+      store_numbers(tile + at(i, VFIRST ? K : V), h);
+    }
+  }
+
+  // The same for any number of tokens, each with a weight: bring(t) has all threads put those from t on to k [.., K]
+  // and w [.., BV] and says how many they are, again for every SOME loads, as many as registers have room for.
+  template <class W, class Bring>
+  __device__ __forceinline__ void store_folded(float decay, int tokens, const float* k, const float* w,
+                                               const float* weights, W* tile, int V, Bring bring) const {
+    constexpr int SOME = 32 / VEC < LOADS ? 32 / VEC : LOADS;
+    const float *along = VFIRST ? k : w, *across = VFIRST ? w : k;
+#pragma unroll 1
+    for (int i0 = 0; i0 < LOADS; i0 += SOME) {
+      float h[SOME][VEC];
+#pragma unroll
+      for (int i = 0; i < SOME; ++i) {
+        numbers(i0 + i, h[i]);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) h[i][e] *= decay;
+      }
+#pragma unroll 1
+      for (int t0 = 0, count; t0 < tokens; t0 += count) {
+        count = bring(t0);
+#pragma unroll 1
+        for (int t = 0; t < count; ++t) {
+          float z[VEC];
+#pragma unroll
+          for (int e = 0; e < VEC; ++e) z[e] = weights[t0 + t] * along[t * (VFIRST ? K : BV) + lane * VEC + e];
+#pragma unroll
+          for (int i = 0; i < SOME; ++i) {
+            const float factor = across[t * (VFIRST ? BV : K) + row(i0 + i)];
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) h[i][e] = fmaf(z[e], factor, h[i][e]);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < SOME; ++i) store_numbers(tile + at(i0 + i, VFIRST ? K : V), h[i]);
+    }
+  }
+
+  // h <- decay h + sum_t k_t w_t^T, over tokens' k [tokens, K] and w [tokens, BV] in shared memory, each times its
+  // weight if there are weights. Not STAGED.
+  __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens,
+                                       const float* weights = nullptr) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i)
 #pragma unroll
@@ -162,7 +262,7 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
     for (int t = 0; t < tokens; ++t, along += VFIRST ? K : BV, across += VFIRST ? BV : K) {
       float z[VEC];
 #pragma unroll
-      for (int e = 0; e < VEC; ++e) z[e] = along[lane * VEC + e];
+      for (int e = 0; e < VEC; ++e) z[e] = (weights ? weights[t] : 1.0f) * along[lane * VEC + e];
 #pragma unroll
       for (int i = 0; i < LOADS; ++i) {
         const float factor = across[row(i)];

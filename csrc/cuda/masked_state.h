@@ -60,13 +60,15 @@ struct MaskedState : ReadOuts<8, 32> {
     }
   }
 
-  __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens) {
+  __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens,
+                                       const float* weights = nullptr) {
 #pragma unroll
     for (int i = 0; i < LOADS; ++i) x[i] *= decay;
 #pragma unroll 1
     for (int t = 0; t < tokens; ++t)
 #pragma unroll
-      for (int i = 0; i < LOADS; ++i) x[i] = fmaf(k[t * BK + k_of(i)], w[t * BV + v_of(i)], x[i]);
+      for (int i = 0; i < LOADS; ++i)
+        x[i] = fmaf((weights ? weights[t] : 1.0f) * k[t * BK + k_of(i)], w[t * BV + v_of(i)], x[i]);
   }
 };
 

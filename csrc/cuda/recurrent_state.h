@@ -78,6 +78,30 @@ __device__ __forceinline__ void unpack_16_bytes(const uint4& bits, float (&x)[VE
   }
 }
 
+// 16 bytes on their way to shared memory, ONCE: that nobody reads again; and until all that this thread has asked for
+// are there.
+template <bool ONCE>
+__device__ __forceinline__ void copy_16_bytes(void* to, const void* from) {
+#ifdef __CUDACC_RTC__
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  uint64_t once;
+  if constexpr (ONCE) {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "l"(once)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+  }
+#else
+  memcpy(to, from, 16);
+#endif
+}
+__device__ __forceinline__ void wait_for_copies() {
+#ifdef __CUDACC_RTC__
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
 // VEC numbers to memory, 4 or 8 at a time.
 template <class W, int VEC>
 __device__ __forceinline__ void store_numbers(W* p, const float (&y)[VEC]) {

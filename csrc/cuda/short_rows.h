@@ -18,33 +18,39 @@ constexpr int NT = 4, kVectors = 2 * NT;
 // Where the k of token t is among the vectors; its q is NT further on.
 __device__ __forceinline__ int vector_of(int t) { return t / NT * kVectors + t % NT; }
 
-// The row n of a launch, as its index tensors describe it.
-struct ShortRow : RowTokens {
+// Where row n's state starts, as far as index tensors say; where their values are not to be followed, nowhere. In
+// steps, so that several rows' loads are under way at once: the first when it is made, the second in `follow`.
+struct RowStart {
   uint32_t n;
-  int64_t slot = -1;  // of the start state
-  bool live;
+  bool known;          // so far
+  int64_t column = 0;  // of `read`
+  IndexBits accepted{}, also{}, slot{};
 
-  // Whether row n starts from a slot, as far as index tensors say; where its values are not to be followed, it does
-  // not.
-  static __device__ __forceinline__ bool start(const FusedRecurrentArgs& a, uint32_t n, int64_t& slot) {
-    const SpecArgs& spec = a.spec;
-    slot = n;
-    int64_t column = 0;
-    if (spec.accepted.words) {
-      column = load_index(spec.accepted, n) - 1;
-      if (column < 0 || column >= spec.read_columns) return false;
-    }
-    if (spec.also.words) {
-      const int64_t also = load_index(spec.also, n);
-      if (also < a.min_slot || also >= spec.n_also) return false;
-    }
-    if (!a.read.words) return true;
-    slot = index_value(index_bits(a.read, n, column * spec.read_step), a.read.words);
-    return slot >= a.min_slot && slot < a.slots;
+  __device__ __forceinline__ RowStart(const FusedRecurrentArgs& a, uint32_t n, bool known) : n(n), known(known) {
+    if (known && a.spec.accepted.words) accepted = index_bits(a.spec.accepted, n);
+    if (known && a.spec.also.words) also = index_bits(a.spec.also, n);
   }
 
-  __device__ __forceinline__ ShortRow(const FusedRecurrentArgs& a, uint32_t n) : RowTokens(a, n), n(n) {
-    live = !outside && start(a, n, slot) && tokens <= a.spec.most_tokens;
+  __device__ __forceinline__ void follow(const FusedRecurrentArgs& a) {
+    const SpecArgs& spec = a.spec;
+    if (spec.accepted.words) {
+      column = index_value(accepted, spec.accepted.words) - 1;
+      known = known && column >= 0 && column < spec.read_columns;
+    }
+    if (known && a.read.words) slot = index_bits(a.read, n, column * spec.read_step);
+  }
+
+  // The slot; -1: none.
+  __device__ __forceinline__ int64_t value(const FusedRecurrentArgs& a) const {
+    const SpecArgs& spec = a.spec;
+    if (!known) return -1;
+    if (spec.also.words) {
+      const int64_t other = index_value(also, spec.also.words);
+      if (other < a.min_slot || other >= spec.n_also) return -1;
+    }
+    if (!a.read.words) return n;
+    const int64_t at = index_value(slot, a.read.words);
+    return at >= a.min_slot && at < a.slots ? at : -1;
   }
 };
 
@@ -57,26 +63,38 @@ struct Tokens {
   float left[MOST][MOST];          // [t][s]: d_ts, for s on the path to t
   float frozen[MOST];              // f_t
   float products[MOST][2 * MOST];  // of the k of token s with the vectors, in their order
+  int64_t to[MOST], steps;         // the slot that the state after a token goes to, and where in `steps`; -1: nowhere
 
   // Of token s with the k of token t; with its q, NT further on.
   __device__ __forceinline__ const float* product(int s, int t) const { return products[s] + vector_of(t); }
 
-  // By as many threads as there are tokens.
-  __device__ __forceinline__ void load_parents(const SpecArgs& spec, const ShortRow& row) {
-    const int t = threadIdx.x;
-    if (t >= row.tokens) return;
-    int64_t up = t - 1;
-    if (spec.parents.words)
-      up = index_value(index_bits(spec.parents, row.n, t * spec.parents_step), spec.parents.words);
-    parent[t] = up >= 0 && up < t ? static_cast<int>(up) : -1;
+  // By one warp, a lane a token: what index tensors say of the tokens of row n, whose state starts from `slot`.
+  __device__ __forceinline__ void load_row(const FusedRecurrentArgs& a, uint32_t n, int64_t slot, int tokens) {
+    const SpecArgs& spec = a.spec;
+    const int t = threadIdx.x % 32;
+    const bool stored = t < tokens && a.ht != nullptr && (spec.every || t == tokens - 1);
+    IndexBits up{}, place{}, row{};
+    if (t < tokens && spec.parents.words) up = index_bits(spec.parents, n, t * spec.parents_step);
+    if (stored && a.write.words) place = index_bits(a.write, n, spec.every ? t * spec.write_step : 0);
+    if (spec.steps_slots.words) row = index_bits(spec.steps_slots, n);
+    if (t == 0) {
+      const int64_t i = spec.steps_slots.words ? index_value(row, spec.steps_slots.words) : n;
+      steps = spec.steps != nullptr && i >= 0 && i < spec.n_steps_slots ? i * spec.steps_stride : -1;
+    }
+    if (t >= tokens) return;
+    const int64_t before = spec.parents.words ? index_value(up, spec.parents.words) : t - 1;
+    parent[t] = before >= 0 && before < t ? static_cast<int>(before) : -1;
+    if (a.write.words) slot = index_value(place, a.write.words);
+    to[t] = stored && (!a.read.words || (slot >= a.min_slot && slot < a.slots)) ? slot : -1;
   }
 
+  // By one warp, a lane a token.
   template <class Args>
-  __device__ __forceinline__ void load_gates(const Args& a, const ShortRow& row, uint32_t hv, uint32_t h) {
-    const int t = threadIdx.x;
-    if (t >= row.tokens) return;
+  __device__ __forceinline__ void set_gates(const Args& a, const TokenGates& gates, int tokens) {
+    const int t = threadIdx.x % 32;
+    if (t >= tokens) return;
     float g;
-    token_gates(a, row.row, t, hv, h, g, beta[t]);
+    gates.values(a, g, beta[t]);
     decay[t] = expf(g);
   }
 
@@ -143,28 +161,18 @@ struct Tokens {
   }
 
   // By all threads: the states that are to be stored, of the tile that is element `at` of a slot. `load` gets the start
-  // state again.
+  // state, that of `slot`, again.
   template <class S, int K, int BV, class State, class Load>
-  __device__ __forceinline__ void store_states(const FusedRecurrentArgs& a, const ShortRow& row, int64_t at,
+  __device__ __forceinline__ void store_states(const FusedRecurrentArgs& a, int64_t slot, int tokens, int64_t at,
                                                const float* z, const float* u, State& state, Load load) const {
     const SpecArgs& spec = a.spec;
-    const int tokens = row.tokens;
-    int64_t steps = -1;
-    if (spec.steps) {
-      const int64_t i = spec.steps_slots.words ? load_index(spec.steps_slots, row.n) : row.n;
-      if (i >= 0 && i < spec.n_steps_slots) steps = i * spec.steps_stride + at;
-    }
-    const bool every = a.ht != nullptr && spec.every, each = every || steps >= 0;
+    const bool each = steps >= 0 || (a.ht != nullptr && spec.every);
     if (a.ht == nullptr && !each) return;
-    const auto slot_after = [&](int t) {
-      if (every) return index_value(index_bits(a.write, row.n, t * spec.write_step), a.write.words);
-      return a.write.words ? load_index(a.write, row.n) : row.slot;
-    };
     // The start state must stay in memory for a tree's branches: the last token whose state replaces it comes last.
     int last = -1;
-    if (every && spec.parents.words)
+    if (spec.every && spec.parents.words)
       for (int t = 0; t < tokens; ++t)
-        if (slot_after(t) == row.slot) last = t;
+        if (to[t] == slot) last = t;
 
     int at_hand = -1;
 #pragma unroll 1
@@ -184,24 +192,17 @@ struct Tokens {
 
 #pragma unroll 1
       for (int own = 0; own < 2; ++own) {  // aside, then in its own slot
-        void* p = spec.steps;
-        int64_t to = steps + t * spec.steps_stride_t;
-        int32_t dtype = spec.steps_dtype;
-        bool stored = steps >= 0;
-        if (own) {
-          if (a.ht == nullptr || (!every && t != tokens - 1)) break;
-          const int64_t slot = slot_after(t);
-          p = a.ht, to = slot * a.ht_stride + at, dtype = a.ht_fp32 ? kFP32 : Number<S>::code;
-          stored = !(last >= 0 && slot == row.slot && t != last) &&
-                   (!a.read.words || (slot >= a.min_slot && slot < a.slots));
-        }
+        void* p = own ? a.ht : spec.steps;
+        const int64_t begin = own ? to[t] * a.ht_stride : steps + t * spec.steps_stride_t;
+        const int32_t dtype = own ? (a.ht_fp32 ? kFP32 : Number<S>::code) : spec.steps_dtype;
+        const bool stored = own ? to[t] >= 0 && (last < 0 || to[t] != slot || t == last) : steps >= 0;
         if (!stored) continue;
         if (dtype == kFP32)
-          state.store(static_cast<float*>(p) + to, a.V);
+          state.store(static_cast<float*>(p) + begin + at, a.V);
         else if (dtype == kBF16)
-          state.store(static_cast<bf16*>(p) + to, a.V);
+          state.store(static_cast<bf16*>(p) + begin + at, a.V);
         else
-          state.store(static_cast<fp16*>(p) + to, a.V);
+          state.store(static_cast<fp16*>(p) + begin + at, a.V);
       }
     }
   }

@@ -13,6 +13,10 @@ struct RowTokens {
   int tokens;
   bool varlen, outside;
 
+  // Row n of a dense batch.
+  __device__ __forceinline__ RowTokens(uint32_t n, int tokens)
+      : row(n), tokens(tokens), varlen(false), outside(false) {}
+
   template <class Args>
   __device__ __forceinline__ RowTokens(const Args& a, uint32_t n)
       : row(n), tokens(a.T), varlen(a.cu_seqlens.words != 0), outside(varlen && n == static_cast<uint32_t>(a.N)) {
@@ -38,6 +42,24 @@ struct RowTokens {
     }
   }
 };
+
+// By one warp: asks for one token's q, k, gates and columns [v0, v0 + BV) of v to be brought to L2. Args: tokens and
+// gates as in FusedRecurrentArgs.
+template <int BV, class Args>
+__device__ __forceinline__ void prefetch_token(const Args& a, uint32_t row, int64_t t, uint32_t hv, uint32_t h,
+                                               int v0) {
+  const int size = a.dtype == kFP32 ? 4 : 2, lane = threadIdx.x % 32, of = lane / 8, at = lane % 8 * 32;
+  const auto ask = [&](const RowsArg& x, int64_t begin, int size) {
+    prefetch_line(static_cast<const char*>(x.data) + (row * x.stride_r + t * x.stride_t + begin) * size);
+  };
+  if (of == 0 && at < a.K) ask(a.q, h * a.q.stride_h + at, size);
+  if (of == 1 && at < a.K) ask(a.k, h * a.k.stride_h + at, size);
+  if (of == 2 && at < BV) ask(a.v, hv * a.v.stride_h + v0 + at, size);
+  if (of == 3 && lane % 8 < 2) {
+    const GateArg& x = lane % 8 ? a.beta : a.g;
+    if (x.at.data) ask(x.at, h * x.stride_g + (hv - h * a.group) * x.at.stride_h, x.dtype == kFP32 ? 4 : 2);
+  }
+}
 
 // K elements of a row of q or k, BK / 32 a lane: as they are in memory, then as the rule uses them.
 template <int BK>
@@ -68,16 +90,27 @@ struct Vector {
   }
 };
 
-// g and beta of token t. Args: q, k, v and gates as in FusedRecurrentArgs.
-template <class Args>
-__device__ __forceinline__ void token_gates(const Args& a, uint32_t row, int64_t t, uint32_t hv, uint32_t h, float& g,
-                                            float& beta) {
-  const uint32_t j = hv - h * a.group;
-  const auto gate = [&](const GateArg& x) { return gate_number(x, gate_at(x, row, h, j) + t * x.at.stride_t); };
-  g = a.g.at.data ? gate(a.g) : 0.0f, beta = a.beta.at.data ? gate(a.beta) : 1.0f;
-  if (a.A_log.at.data)
-    raw_gates(g, beta, gate_number(a.A_log, hv * a.A_log.at.stride_h),
-              gate_number(a.dt_bias, hv * a.dt_bias.at.stride_h));
-}
+// g and beta of a token: as they are in memory, then as the rule uses them. Args: gates as in FusedRecurrentArgs.
+struct TokenGates {
+  uint32_t g, beta, A_log, dt_bias;
+
+  template <class Args>
+  __device__ __forceinline__ void load(const Args& a, uint32_t row, int64_t t, uint32_t hv, uint32_t h) {
+    const auto bits = [](const GateArg& x, int64_t at) { return x.at.data ? load_bits(x.at.data, at, x.dtype) : 0; };
+    const auto of_token = [&](const GateArg& x) {
+      return bits(x, gate_at(x, row, h, hv - h * a.group) + t * x.at.stride_t);
+    };
+    g = of_token(a.g), beta = of_token(a.beta);
+    A_log = bits(a.A_log, hv * a.A_log.at.stride_h), dt_bias = bits(a.dt_bias, hv * a.dt_bias.at.stride_h);
+  }
+
+  template <class Args>
+  __device__ __forceinline__ void values(const Args& a, float& log_decay, float& b) const {
+    log_decay = a.g.at.data ? bits_value(g, a.g.dtype) : 0.0f,
+    b = a.beta.at.data ? bits_value(beta, a.beta.dtype) : 1.0f;
+    if (a.A_log.at.data)
+      raw_gates(log_decay, b, bits_value(A_log, a.A_log.dtype), bits_value(dt_bias, a.dt_bias.dtype));
+  }
+};
 
 }  // namespace gdn

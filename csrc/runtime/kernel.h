@@ -69,9 +69,11 @@ inline int compiled_arch(const char* op, Device device) {
 }
 // Multiprocessors of a GPU; 1 for the CPU.
 int multiprocessors(Device device);
-// How many blocks later the one starts whose state a block fetches to L2: about two on every multiprocessor are at work
-// (docs/performance.md).
-inline uint32_t fetch_distance(Device device) { return 2 * static_cast<uint32_t>(multiprocessors(device)); }
+// How many blocks later the one starts whose state a block fetches to L2, `bytes` of it: 32 KiB of every
+// multiprocessor's are then on their way (docs/performance.md).
+inline uint32_t fetch_distance(Device device, int64_t bytes) {
+  return static_cast<uint32_t>(std::max<int64_t>((int64_t{multiprocessors(device)} << 15) / bytes, 1));
+}
 // Loads a variant on a device if it is not there yet.
 void* load(const char* op, const KernelInfo& kernel, int variant, int device);
 // `cluster` blocks, which `programs` is a multiple of, run side by side; 1: no clusters.
