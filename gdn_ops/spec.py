@@ -24,7 +24,8 @@ class Kernel:
     ``name``: the kernel is ``<name>_kernel`` in ``source``, its CPU twin ``gdn::cpu::<name>``.
     ``keys``: selection keys in order, each with its values: dtypes (``"bf16"``), sizes or flags.
     ``where``: keeps a combination of keys or drops it.
-    ``tune``: (keys, arch) -> ``warps``, ``stages`` and every compile-time constant that is not a key.
+    ``tune``: (keys, arch) -> ``warps``, ``stages`` and every compile-time constant that is not a key; ``SHARED`` of a CUDA C++
+    kernel is its dynamic shared memory in bytes.
     ``tiles``: which of those constants the host function reads to size its grid.
     ``hot``: registers must not spill; all variants, or those it says.
     ``cpu``: has a CPU twin; without one the host function takes another path on the CPU.
