@@ -4,8 +4,8 @@
 #     tools/gpu.sh [tests[:WORDS]] [sanitize] [bench[:group,group[:WORDS]]] [traffic] [limits:group[:WORDS]]
 #         (the first three by default)
 #
-# tests:WORDS runs what pytest -k WORDS selects, in WORKERS processes (6 by default), bench::WORDS the rows that have these words; traffic counts bytes with ncu,
-# limits says what its rows' kernels wait for.
+# tests:WORDS runs what pytest -k WORDS selects, in WORKERS processes (6 by default), bench::WORDS the rows that have
+# these words; traffic counts bytes with ncu, limits says what its rows' kernels wait for.
 #
 # Installs the wheel into ~/site and, if there is a folder .whl, peers into /tmp/site; nothing is imported from the
 # source tree. Logs and results go to $OUT (build/gpu by default). Every step runs whatever the others did; the exit
