@@ -123,7 +123,7 @@ def graph(build: Path, chosen: list[int]) -> str:
         name = source.relative_to(ROOT).as_posix() if source.is_relative_to(ROOT / "csrc") else source.name
         objects.append(f"{build}/obj/{name.replace('/', '_')}.o")
         loops = source.is_relative_to(ROOT / "csrc/cpu")  # worth vectorising
-        lines.append(f"build {objects[-1]}: cxx {source}\n optimised = {'-O3' if loops else '-O2'}")
+        lines.append(f"build {objects[-1]}: cxx {source}\n optimised = {'-O3 -fno-trapping-math' if loops else '-O2'}")
     lines.append(f"build {ROOT}/gdn_ops/lib/libgdn_ops.so: link {' '.join(objects)} {build}/obj/images.o | {gen}/exports.map")
     return "\n".join(lines) + "\n"
 

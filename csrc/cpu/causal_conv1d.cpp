@@ -104,6 +104,8 @@ struct Convolution {
 
   // Channels [d, d + n). The state is written before any result, which may take x's place.
   void run(int64_t d, int64_t n) const {
+    if (!a.seq_idx.words && !a.parents.words && !a.windows.data && !a.checkpoints.data)
+      return H == 3 ? walk<3>(d, n) : H == 2 ? walk<2>(d, n) : walk<1>(d, n);
     float w[kBlock][4], bias[kBlock], past_[kBlock][4], window[kBlock][4];
     int64_t at[kBlock];
     for (int64_t i = 0; i < n; ++i) {
@@ -126,13 +128,51 @@ struct Convolution {
         sum += w[i][H] * now;
         std::copy_n(window[i] + 1, H - 1, window[i]);
         window[i][H - 1] = now;
-        y[t * a.y_at.stride_t + (d + i) * a.y_at.stride_d] =
-            round_to<T>(a.seq_idx.words && sample(t) < 0 ? 0.0f
-                        : a.filter.activation == kSilu   ? sum / (1 + std::exp(-sum))
-                                                         : sum);
+        y[t * a.y_at.stride_t + (d + i) * a.y_at.stride_d] = round_to<T>(a.seq_idx.words && sample(t) < 0 ? 0.0f
+                                                                         : a.filter.activation == kSilu   ? silu(sum)
+                                                                                                          : sum);
         if (a.windows.data) keep(a.windows, kept, t * a.window_stride_t, 0, d + i, window[i]);
         if (marked >= 0) keep(a.checkpoints, marked, 0, a.min_slot, d + i, window[i]);
       }
+    }
+  }
+
+  // The same where nothing happens on the way, with TAPS inputs of history: channels side by side.
+  template <int64_t TAPS>
+  void walk(int64_t d, int64_t n) const {
+    float w[TAPS + 1][kBlock] = {}, h[TAPS][kBlock] = {}, bias[kBlock] = {}, now[kBlock] = {}, result[kBlock];
+    int64_t at[kBlock];
+    bool together = true;  // in x
+    for (int64_t i = 0; i < n; ++i) {
+      float filter[4], old[4];
+      at[i] = column(a.groups, d + i) * a.x_at.stride_d;
+      together = together && at[i] == at[0] + i;
+      load_filter<T>(a.filter, a.W, d + i, filter, bias[i]);
+      past(d + i, old);
+      for (int64_t j = 0; j < TAPS; ++j) w[j][i] = filter[j], h[j][i] = old[j];
+      w[TAPS][i] = filter[TAPS];
+      if (a.state.data && !a.reads_only) update(d + i, at[i], old);
+    }
+    for (int64_t t = 0; t < length; ++t) {
+      const T* in = x + t * a.x_at.stride_t;
+      if (together)
+        for (int64_t i = 0; i < n; ++i) now[i] = static_cast<float>(in[at[0] + i]);
+      else
+        for (int64_t i = 0; i < n; ++i) now[i] = static_cast<float>(in[at[i]]);
+      for (int64_t i = 0; i < kBlock; ++i) {
+        float sum = bias[i];
+        for (int64_t j = 0; j < TAPS; ++j) sum += w[j][i] * h[j][i];
+        result[i] = sum + w[TAPS][i] * now[i];
+        for (int64_t j = 0; j + 1 < TAPS; ++j) h[j][i] = h[j + 1][i];
+        h[TAPS - 1][i] = now[i];
+      }
+      if (a.filter.activation == kSilu)
+        for (int64_t i = 0; i < kBlock; ++i) result[i] = silu(result[i]);
+      T* out = y + t * a.y_at.stride_t + d * a.y_at.stride_d;
+      if (a.y_at.stride_d == 1)
+        for (int64_t i = 0; i < n; ++i) out[i] = round_to<T>(result[i]);
+      else
+        for (int64_t i = 0; i < n; ++i) out[i * a.y_at.stride_d] = round_to<T>(result[i]);
     }
   }
 

@@ -1,6 +1,9 @@
 // What CPU kernels of convolutions share: elements as csrc/cuda/conv.h describes where they are.
 #pragma once
 
+#include <cmath>
+#include <cstring>
+
 #include "chunk.h"  // Offsets, round_to
 #include "cuda/conv.h"
 #include "runtime/activation.h"
@@ -46,6 +49,24 @@ void store_line(const LinesArg& a, int64_t slot, int64_t c, int64_t j, float val
     static_cast<float*>(a.data)[at] = value;
   else
     static_cast<T*>(a.data)[at] = static_cast<T>(value);
+}
+
+// x / (1 + e^-x) within 3 ulp, and 0 below -88, in a form that compilers turn into vector instructions: e^y = 2^n e^r
+// with |r| <= log(2) / 2, where a polynomial of Cephes has e^r.
+inline float silu(float x) {
+  constexpr float kRound = 12582912;  // adding this rounds to integers
+  const float y = -x < -87 ? -87 : -x > 88 ? 88 : -x;
+  const float n = (y * 1.44269504f + kRound) - kRound, r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof(power));
+  return x / (1 + (-x > 88 ? INFINITY : (p * r * r + r + 1) * power));
 }
 
 template <class T>

@@ -39,7 +39,7 @@ void conv_pack_gdn_decode_inputs(const kernels::conv_pack_gdn_decode_inputs::Key
             store_line<T>(a.state, slot, c, i, i + 2 < a.W ? load_line<T>(a.state, slot, c, i + 1) : now);
           }
           sum += w[a.W - 1] * now;
-          if (a.filter.activation == kSilu) sum /= 1 + std::exp(-sum);
+          if (a.filter.activation == kSilu) sum = silu(sum);
         }
         T* const to = c < a.keys       ? static_cast<T*>(a.q) + row * a.keys + c
                       : c < 2 * a.keys ? static_cast<T*>(a.k) + row * a.keys + c - a.keys
