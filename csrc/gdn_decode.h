@@ -43,11 +43,9 @@ inline void composed(const Layer& layer, const Tensor& mixed_qkvz, const OptTens
       .launch(rule.op, y, out_scale);
 }
 
-// A row's tokens in a projection's columns from `column` on: rows [B, T, columns], [B, columns], or packed [T,
-// columns].
-inline RowsArg columns_arg(const View& t, bool packed, int64_t column, int64_t stride_h) {
-  const int64_t token = packed ? t.stride(0) : t.dim == 3 ? t.stride(1) : 0;
-  return {static_cast<char*>(t.data) + column * element_size(t.dtype), t.stride(0), token, stride_h};
+// Rows of one token in a projection's columns from `column` on: [B, columns], or [B, 1, columns].
+inline RowsArg columns_arg(const View& t, int64_t column, int64_t stride_h) {
+  return {static_cast<char*>(t.data) + column * element_size(t.dtype), t.stride(0), 0, stride_h};
 }
 
 // What the kernel of one launch takes: all but how heads are spread over blocks.
@@ -59,21 +57,20 @@ inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const 
   const int64_t W = layer.conv_weight.size(1), r = layer.r;
   const int64_t b_at = layer.one_row ? layer.D + s.HV * s.V : 0, a_at = b_at + (layer.interleaved ? r : s.HV);
   const auto gate = [&](int64_t at) {
-    return GateArg{columns_arg(ba, s.packed, at, 1), layer.interleaved ? 2 * r : r, static_cast<int32_t>(dtype)};
+    return GateArg{columns_arg(ba, at, 1), layer.interleaved ? 2 * r : r, static_cast<int32_t>(dtype)};
   };
   GdnDecodeStepArgs a{};
   a.rule = rule.args(dtype);
   a.rule.g = gate(a_at), a.rule.beta = gate(b_at);
   a.rule.A_log = gate_arg(layer.A_log, false, r), a.rule.dt_bias = gate_arg(layer.dt_bias, false, r);
 
-  a.x = columns_arg(mixed, s.packed, 0, 0), a.groups = groups_arg(conv.groups, layer.D);
+  a.x = columns_arg(mixed, 0, 0), a.groups = groups_arg(conv.groups, layer.D);
   a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 4);
   a.lines = lines_arg(layer.conv_states, dtype, 1, W - 1), a.conv_slots = index_arg(conv.indices);
   a.W = static_cast<int32_t>(W);
 
   const int64_t values = r * s.V, group = 2 * s.K + 2 * values;  // columns of an interleaved key head's group
-  a.z = layer.interleaved ? columns_arg(mixed, s.packed, group - values, group)
-                          : columns_arg(mixed, s.packed, layer.D, values);
+  a.z = layer.interleaved ? columns_arg(mixed, group - values, group) : columns_arg(mixed, layer.D, values);
   a.weight = layer.norm_weight.data, a.weight_fp32 = layer.norm_weight.dtype == DType::fp32;
   a.out_scale = static_cast<const float*>(layer.out_scale.data), a.y = y.data;
   a.norm_activation = static_cast<int32_t>(norm_activation), a.gate_first = !norm_before_gate;

@@ -206,13 +206,13 @@ inline void launch_step(const char* op, const RecurrentSizes& s, Device device, 
   kernel.launch(tiles, {.rule = a, .ahead = fetch_distance(device, s.K * BV * element_size(S))});
 }
 
-// Whether no row has more tokens than `most`, and states are stored whole and rounded to nearest: short_rows.h.
-inline bool short_rows(const RecurrentSizes& s, const FusedRecurrentArgs& a, int64_t most) {
+// Whether no row has more than kMostVerified tokens, and states are stored whole and rounded to nearest: short_rows.h.
+inline bool short_rows(const RecurrentSizes& s, const FusedRecurrentArgs& a) {
   const SpecArgs& spec = a.spec;
   const int64_t size = spec.steps ? element_size(static_cast<DType>(spec.steps_dtype)) : 0;
   const bool aside = reinterpret_cast<uintptr_t>(spec.steps) % 16 == 0 && spec.steps_stride * size % 16 == 0 &&
                      spec.steps_stride_t * size % 16 == 0;
-  return s.T >= 1 && (s.packed ? spec.most_tokens : s.T) <= most && aside && spec.seed == nullptr &&
+  return s.T >= 1 && (s.packed ? spec.most_tokens : s.T) <= kMostVerified && aside && spec.seed == nullptr &&
          spec.checkpoints.data == nullptr;
 }
 
@@ -228,7 +228,7 @@ inline void launch_recurrent(const char* op, const RecurrentSizes& s, Device dev
     launch_step(op, s, device, S, state_v_first, a);
     return;
   }
-  if (square && short_rows(s, a, kMostVerified)) {
+  if (square && short_rows(s, a)) {
     const auto kernel = pick<kernels::fused_recurrent_verify>(
         op, device, {.S = S, .VFIRST = state_v_first, .BK = static_cast<int>(s.K)});
     // Packed, one more "row" has the tokens that belong to none.
