@@ -48,6 +48,17 @@ inline RowsArg columns_arg(const View& t, int64_t column, int64_t stride_h) {
   return {static_cast<char*>(t.data) + column * element_size(t.dtype), t.stride(0), 0, stride_h};
 }
 
+// How lines lie if two channels of inputs, weights and lines can be moved at once, of four taps; else kAnyLines.
+inline int32_t pair_lines(const Layer& layer) {
+  const View &mixed = layer.mixed, &weight = layer.conv_weight, &lines = layer.conv_states;
+  const int64_t stride_d = lines.stride(1), stride_l = lines.stride(2);
+  if (weight.size(1) != 4 || weight.dtype != mixed.dtype || lines.dtype != mixed.dtype || !weight.contiguous() ||
+      !in_packs(weight, 1, {}, 8) || !in_packs(mixed, 1, {mixed.stride(0)}, 2))
+    return kAnyLines;
+  if (in_packs(lines, stride_d, {lines.stride(0), stride_l}, 2)) return kChannelsLast;
+  return stride_d == 3 && in_packs(lines, stride_l, {lines.stride(0)}, 2) ? kPackedLines : kAnyLines;
+}
+
 // What the kernel of one launch takes: all but how heads are spread over blocks.
 inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
                                     int64_t norm_activation, bool norm_before_gate, bool hf_rounding, const View& y) {
@@ -64,13 +75,17 @@ inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const 
   a.rule.g = gate(a_at), a.rule.beta = gate(b_at);
   a.rule.A_log = gate_arg(layer.A_log, false, r), a.rule.dt_bias = gate_arg(layer.dt_bias, false, r);
 
-  a.x = columns_arg(mixed, 0, 0), a.groups = groups_arg(conv.groups, layer.D);
-  a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 4);
-  a.lines = lines_arg(layer.conv_states, dtype, 1, W - 1), a.conv_slots = index_arg(conv.indices);
+  a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 1);
+  a.lines = lines_arg(layer.conv_states, dtype, 1, W - 1), a.lines.layout = pair_lines(layer);
+  a.conv_slots = index_arg(conv.indices);
   a.W = static_cast<int32_t>(W);
 
   const int64_t values = r * s.V, group = 2 * s.K + 2 * values;  // columns of an interleaved key head's group
-  a.z = layer.interleaved ? columns_arg(mixed, group - values, group) : columns_arg(mixed, layer.D, values);
+  const auto heads = [&](int64_t flat, int64_t width, int64_t interleaved) {
+    return layer.interleaved ? columns_arg(mixed, interleaved, group) : columns_arg(mixed, flat, width);
+  };
+  a.rule.q = heads(0, s.K, 0), a.rule.k = heads(s.H * s.K, s.K, s.K);
+  a.rule.v = heads(2 * s.H * s.K, values, 2 * s.K), a.z = heads(layer.D, values, 2 * s.K + values);
   a.weight = layer.norm_weight.data, a.weight_fp32 = layer.norm_weight.dtype == DType::fp32;
   a.out_scale = static_cast<const float*>(layer.out_scale.data), a.y = y.data;
   a.norm_activation = static_cast<int32_t>(norm_activation), a.gate_first = !norm_before_gate;
@@ -98,6 +113,8 @@ inline void launch_fused(const Layer& layer, const RecurrentUpdate& rule, GdnDec
   const int64_t cluster = kind > 0 ? kind * r : 1;
   a.cluster = static_cast<uint32_t>(cluster), a.by_cluster = divisor(cluster);
   a.ahead = fetch_distance(device, bytes * r / cluster);
+  // Blocks with states in registers, two a multiprocessor, look twice as far where not all are at work at once.
+  if (bytes * r > cluster << 15 && s.N * s.HV > 2 * multiprocessors(device)) a.ahead *= 2;
   pick<kernels::gdn_decode_step>(
       rule.op, device, {.S = layer.pool.dtype, .T = layer.mixed.dtype, .VFIRST = rule.v_first, .CLUSTER = kind})
       .launch(s.N * s.H * cluster, a, static_cast<int>(cluster));

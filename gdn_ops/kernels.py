@@ -39,22 +39,31 @@ FUSED_RECURRENT_STEP = Kernel(
     cpu=False,
     early=True,
 )
-FUSED_RECURRENT_VERIFY = Kernel(
-    name="fused_recurrent_verify",
-    source="csrc/cuda/fused_recurrent_verify.cu",
-    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128)},
-    tune=lambda v, arch: dict(warps=8, BV=64),
-    tiles=("BV",),
-    hot=True,
-    cpu=False,
-    early=True,
-)
 
 
 def _staged(arch: int, state: int) -> dict:
     """A state of so many bytes in SHARED memory, and as many BLOCKS of a multiprocessor as have room for one (beside 12 KiB), three at
     most. A third block is worth a few bytes of spilled registers."""
-    return dict(BLOCKS=max(1, min(3, (SHARED_LIMIT[arch] + 1024) // (state + (12 << 10)))), SHARED=state)
+    return dict(BLOCKS=max(1, min(3, (SHARED_LIMIT[arch] + 1024) // (state + (12 << 10)))), SHARED=state + 16)
+
+
+def _verify_tune(v: dict, arch: int) -> dict:
+    """A state is in shared memory where there is room for three, beside a row's tokens, and bulk copies move it."""
+    state = v["BK"] * 64 * (4 if v["S"] == "fp32" else 2)
+    roomy = arch >= 90 and SHARED_LIMIT[arch] > 200 << 10
+    return dict(warps=8, BV=64, BLOCKS=3 if roomy else 2, SHARED=state + 16 if roomy else 0)
+
+
+FUSED_RECURRENT_VERIFY = Kernel(
+    name="fused_recurrent_verify",
+    source="csrc/cuda/fused_recurrent_verify.cu",
+    keys={"S": FLOAT, "VFIRST": (False, True), "BK": (64, 128)},
+    tune=_verify_tune,
+    tiles=("BV",),
+    hot=True,
+    cpu=False,
+    early=True,
+)
 
 
 def _ring_tune(v: dict, arch: int) -> dict:
@@ -76,7 +85,7 @@ FUSED_RECURRENT_RING = Kernel(
 
 
 def _decode_step_tune(v: dict, arch: int) -> dict:
-    """64 KiB of state are in registers: in shared memory they take more of L2. See docs/performance.md."""
+    """64 KiB of state are in registers: two such blocks ask for as much as three whose states are in shared memory. See docs/performance.md."""
     size = 128 * 128 * (4 if v["S"] == "fp32" else 2) >> (v["CLUSTER"] == 2)
     return dict(warps=8, BLOCKS=2, SHARED=0) if size > 32 << 10 else dict(warps=8, **_staged(arch, size))
 

@@ -50,7 +50,7 @@ __device__ __forceinline__ void fused_recurrent_step(const FusedRecurrentStepArg
   const auto prefetch = [&](const Tile& tile, IndexBits read) {
     const int64_t slot = a.read.words ? index_value(read, a.read.words) : tile.n;
     if (a.h0 != nullptr && (!a.read.words || (slot >= a.min_slot && slot < a.slots)))
-      State::prefetch(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile.at, V);
+      State::prefetch(static_cast<const S*>(a.h0) + slot * a.h0_stride + tile.at, V, tid);
     if (tid / 32 == WARPS - 2) prefetch_token<BV>(a, tile.n, 0, tile.hv, divide(tile.hv, a.ratio), tile.v0);
   };
   if (blockIdx.x < args.ahead) prefetch(tile, a.read.words ? index_bits(a.read, n) : IndexBits{});

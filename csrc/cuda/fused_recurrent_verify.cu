@@ -9,9 +9,10 @@
 
 namespace gdn {
 
-template <class S, bool VFIRST, int K, int BV>
+template <class S, bool VFIRST, int K, int BV, int SHARED>
 __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerifyArgs& args) {
-  using State = HeadState<S, VFIRST, K, BV, 8>;
+  using State = HeadState<S, VFIRST, K, BV, 8, SHARED != 0>;
+  static_assert(SHARED == 0 || SHARED == State::SHARED);
   constexpr int V = K, WARPS = State::THREADS / 32, SLICES = V / BV, PART = State::PARTS * NT * BV;
   const FusedRecurrentArgs& a = args.rule;
   __shared__ float z[2 * kMostVerified * K];  // the vectors
@@ -29,10 +30,12 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
     if (a.h0 == nullptr || slot < 0) return;
     const uint32_t hv = head_of(block) - n * a.HV;
     const int v0 = static_cast<int>(block % SLICES) * BV;
-    State::prefetch(
-        static_cast<const S*>(a.h0) + slot * a.h0_stride + static_cast<int64_t>(hv) * a.KV + State::origin(v0), V);
+    if (warp == WARPS - 2)
+      State::prefetch_whole(
+          static_cast<const S*>(a.h0) + slot * a.h0_stride + static_cast<int64_t>(hv) * a.KV + State::origin(v0), V);
     if (!a.cu_seqlens.words && warp < a.T) prefetch_token<BV>(a, n, warp, hv, divide(hv, a.ratio), v0);
   };
+  State state;
   RowStart start(a, n, n < static_cast<uint32_t>(a.N));
   if (blockIdx.x < args.ahead) start.follow(a), prefetch(blockIdx.x, n, start.value(a));
   follow_kernel_ahead();
@@ -67,7 +70,6 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
   load_v(0);
   TokenGates gates;
   if (warp == WARPS - 1 && lane < tokens) gates.load(a, row.row, lane, hv, h);
-  State state;
   const bool has_state = a.h0 != nullptr && (!a.has_state || load_byte(a.has_state + n * a.has_state_stride));
   const auto load_state = [&] {
     if (has_state)
@@ -117,16 +119,16 @@ __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerif
   __syncthreads();
 
   shared.template store_states<S, K, BV>(a, slot, tokens, at, z, u, state, [&] {
-    load_state();
-    state.unpack();
+    if constexpr (SHARED == 0) load_state(), state.unpack();
+    state.gather();
   });
 }
 
 }  // namespace gdn
 
-#define GDN_KERNEL(symbol, S, VFIRST, BK, BV)                           \
-  extern "C" __global__ void __launch_bounds__(256, 2)                  \
+#define GDN_KERNEL(symbol, S, VFIRST, BK, BV, BLOCKS, SHARED)           \
+  extern "C" __global__ void __launch_bounds__(256, BLOCKS)             \
       symbol(const __grid_constant__ gdn::FusedRecurrentVerifyArgs a) { \
-    gdn::fused_recurrent_verify<S, VFIRST, BK, BV>(a);                  \
+    gdn::fused_recurrent_verify<S, VFIRST, BK, BV, SHARED>(a);          \
   }
 GDN_VARIANTS(GDN_KERNEL)

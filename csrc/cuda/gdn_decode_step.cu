@@ -16,76 +16,155 @@
 
 namespace gdn {
 
-// One channel's convolution, as it is in memory.
+// The convolution of two channels side by side, as it is in memory: what is looked at makes loads wait. With a layout
+// of lines, a word has two numbers; filters of fewer than kTaps taps begin with zeros.
 template <class T>
-struct Channel {
-  static constexpr int kTaps = 4;
+struct Channels {
+  static constexpr int kTaps = 4, kWords = 2 * (kTaps - 1);
   static constexpr int32_t dtype = Number<T>::code;
-  uint32_t x, bias, history[kTaps - 1], weight[kTaps];
-  int64_t line;
+  uint32_t x[2], bias[2], history[kWords], weight[2 * kTaps];
+  char* line;  // where the first of kTaps - 1 columns would be
 
-  __device__ __forceinline__ void load_inputs(const GdnDecodeStepArgs& a, uint32_t n, int64_t d) {
+  // `row`: of x, from the channels on, the first of which is d.
+  __device__ __forceinline__ void load_inputs(const GdnDecodeStepArgs& a, const T* row, uint32_t d) {
     const FilterArg& f = a.filter;
-    x = load_bits(a.x.data, n * a.x.stride_r + column(a.groups, 1, d), dtype);
-    bias = f.bias ? load_bits(f.bias, d * f.bias_stride, f.bias_fp32 ? kFP32 : dtype) : 0;
-    if (f.packed && a.W == kTaps) {
-      const auto* p = static_cast<const uint32_t*>(f.weight) + d * 2;
-      const uint32_t low = p[0], high = p[1];
-      weight[0] = low & 0xffff, weight[1] = low >> 16, weight[2] = high & 0xffff, weight[3] = high >> 16;
-    } else {
+    if (f.bias) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) bias[c] = load_bits(f.bias, (d + c) * f.bias_stride, bias_dtype(a));
+    }
+    if (a.lines.layout != kAnyLines) {
+      x[0] = *reinterpret_cast<const uint32_t*>(row);
+      const uint4 all = static_cast<const uint4*>(f.weight)[d / 2];
+      weight[0] = all.x, weight[1] = all.y, weight[2] = all.z, weight[3] = all.w;
+      return;
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      x[c] = load_bits(row, c, dtype);
+      const int64_t first = (d + c) * f.stride_d + (a.W - kTaps) * f.stride_w;
 #pragma unroll
       for (int i = 0; i < kTaps; ++i)
-        weight[i] = i < a.W ? load_bits(f.weight, d * f.stride_d + i * f.stride_w, f.weight_fp32 ? kFP32 : dtype) : 0;
+        weight[c * kTaps + i] = i >= kTaps - a.W ? load_bits(f.weight, first + i * f.stride_w, weight_dtype(a)) : 0;
     }
   }
 
-  __device__ __forceinline__ void load_history(const GdnDecodeStepArgs& a, int64_t slot, int64_t d) {
-    line = slot * a.lines.stride_n + d * a.lines.stride_d;
+  // To `words` of shared memory, a word a thread each: waiting for registers would be waiting for all loads behind
+  // these.
+  __device__ __forceinline__ void load_history(const GdnDecodeStepArgs& a, int64_t slot, uint32_t d, uint32_t* words) {
+    line = line_of(a.lines, slot, d) + (a.W - kTaps) * step(a.lines);
+    if (a.lines.layout != kAnyLines) {
 #pragma unroll
-    for (int i = 0; i < kTaps - 1; ++i)
-      history[i] = i < a.W - 1 ? load_bits(a.lines.data, line + i * a.lines.stride_l, line_dtype(a)) : 0;
+      for (int i = 0; i < kTaps - 1; ++i) copy_4_bytes(words + i * blockDim.x + threadIdx.x, word(a, i));
+    } else if (a.lines.fp32) {
+      load_columns<uint32_t>(a, words);
+    } else {
+      load_columns<uint16_t>(a, words);
+    }
   }
 
   // The new history: the old one without its first input, then x.
   __device__ __forceinline__ void store_history(const GdnDecodeStepArgs& a) const {
-    const bool same = line_dtype(a) == dtype;
-    const uint32_t newest = same ? x : __float_as_uint(bits_value(x, dtype));
-#pragma unroll
-    for (int i = 0; i < kTaps - 1; ++i) {
-      if (i >= a.W - 1) break;
-      const uint32_t bits = i == a.W - 2 ? newest : i + 1 < kTaps - 1 ? history[i + 1] : 0;
-      const int64_t at = line + i * a.lines.stride_l;
-      if (line_dtype(a) == kFP32)
-        static_cast<uint32_t*>(a.lines.data)[at] = bits;
-      else
-        static_cast<uint16_t*>(a.lines.data)[at] = static_cast<uint16_t>(bits);
+    if (a.lines.layout == kChannelsLast) {
+      *word(a, 0) = history[1], *word(a, 1) = history[2], *word(a, 2) = x[0];
+    } else if (a.lines.layout != kAnyLines) {  // h0 h1 | h2 h0' | h1' h2' to h1 h2 | x h1' | h2' x'
+      *word(a, 0) = history[0] >> 16 | history[1] << 16;
+      *word(a, 1) = (x[0] & 0xffff) | history[2] << 16;
+      *word(a, 2) = history[2] >> 16 | (x[0] & 0xffff0000);
+    } else if (a.lines.fp32) {
+      store_columns<uint32_t>(a, __float_as_uint(bits_value(x[0], dtype)), __float_as_uint(bits_value(x[1], dtype)));
+    } else {
+      store_columns<uint16_t>(a, x[0], x[1]);
     }
   }
 
-  __device__ __forceinline__ float result(const GdnDecodeStepArgs& a) const {
-    const int32_t weights = a.filter.weight_fp32 ? kFP32 : dtype;
-    float sum = a.filter.bias ? bits_value(bias, a.filter.bias_fp32 ? kFP32 : dtype) : 0.0f;
+  __device__ __forceinline__ void take_history(const GdnDecodeStepArgs& a, const uint32_t* words) {
+    wait_for_copies();
 #pragma unroll
-    for (int i = 0; i < kTaps; ++i) {
-      if (i >= a.W) break;
-      const float input =
-          i == a.W - 1 ? bits_value(x, dtype) : bits_value(history[i < kTaps - 1 ? i : 0], line_dtype(a));
-      sum = fmaf(bits_value(weight[i], weights), input, sum);
-    }
-    return a.filter.activation == kSilu ? silu(sum) : sum;
+    for (int i = 0; i < kWords; ++i)
+      if (i < kTaps - 1 || a.lines.layout == kAnyLines) history[i] = words[i * blockDim.x + threadIdx.x];
   }
 
-  static __device__ __forceinline__ int32_t line_dtype(const GdnDecodeStepArgs& a) {
-    return a.lines.fp32 ? kFP32 : dtype;
+  __device__ __forceinline__ void results(const GdnDecodeStepArgs& a, float (&y)[2]) const {
+    float in[2][kTaps], w[2][kTaps];
+    if (a.lines.layout != kAnyLines) {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int i = 0; i < kTaps; ++i) w[c][i] = half(weight, c * kTaps + i), in[c][i] = 0;
+        in[c][kTaps - 1] = half(x, c);
+      }
+      if (a.lines.layout == kChannelsLast) {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) in[i % 2][i / 2] = half(history, i);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kWords; ++i) in[i / (kTaps - 1)][i % (kTaps - 1)] = half(history, i);
+      }
+    } else {
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+#pragma unroll
+        for (int i = 0; i < kTaps; ++i) w[c][i] = bits_value(weight[c * kTaps + i], weight_dtype(a));
+#pragma unroll
+        for (int i = 0; i < kTaps - 1; ++i)
+          in[c][i] = bits_value(history[c * (kTaps - 1) + i], a.lines.fp32 ? kFP32 : dtype);
+        in[c][kTaps - 1] = bits_value(x[c], dtype);
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      y[c] = a.filter.bias ? bits_value(bias[c], bias_dtype(a)) : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kTaps; ++i) y[c] = fmaf(w[c][i], in[c][i], y[c]);
+      if (a.filter.activation == kSilu) y[c] = silu(y[c]);
+    }
+  }
+
+  static __device__ __forceinline__ char* line_of(const LinesArg& lines, int64_t slot, uint32_t d) {
+    return static_cast<char*>(lines.data) + (slot * lines.stride_n + d * lines.stride_d) * (lines.fp32 ? 4 : 2);
+  }
+
+ private:
+  static __device__ __forceinline__ int32_t bias_dtype(const GdnDecodeStepArgs& a) {
+    return a.filter.bias_fp32 ? kFP32 : dtype;
+  }
+  static __device__ __forceinline__ int32_t weight_dtype(const GdnDecodeStepArgs& a) {
+    return a.filter.weight_fp32 ? kFP32 : dtype;
+  }
+  static __device__ __forceinline__ int64_t step(const LinesArg& lines) {
+    return lines.stride_l * (lines.fp32 ? 4 : 2);
+  }
+  // Number i of those in words.
+  static __device__ __forceinline__ float half(const uint32_t* words, int i) {
+    return i % 2 ? Number<T>::high(words[i / 2]) : Number<T>::low(words[i / 2]);
+  }
+  // Where word i of the history is: of a column, or next to the one before.
+  __device__ __forceinline__ uint32_t* word(const GdnDecodeStepArgs& a, int i) const {
+    return reinterpret_cast<uint32_t*>(line + i * (a.lines.layout == kChannelsLast ? step(a.lines) : 4));
+  }
+
+  template <class Bits>
+  __device__ __forceinline__ Bits* column(const GdnDecodeStepArgs& a, int c, int i) const {
+    return reinterpret_cast<Bits*>(line + i * step(a.lines)) + c * a.lines.stride_d;
+  }
+  template <class Bits>
+  __device__ __forceinline__ void load_columns(const GdnDecodeStepArgs& a, uint32_t* words) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int c = i / (kTaps - 1), j = i % (kTaps - 1);
+      words[i * blockDim.x + threadIdx.x] = j >= kTaps - a.W ? *column<Bits>(a, c, j) : 0;
+    }
+  }
+  template <class Bits>
+  __device__ __forceinline__ void store_columns(const GdnDecodeStepArgs& a, uint32_t x0, uint32_t x1) const {
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      const int c = i / (kTaps - 1), j = i % (kTaps - 1);
+      if (j >= kTaps - a.W)
+        *column<Bits>(a, c, j) = static_cast<Bits>(j + 2 < kTaps ? history[i + (j + 2 < kTaps)] : c ? x1 : x0);
+    }
   }
 };
-
-// Asks for the line of row n's channel d, and what is to come to it, to be brought to L2.
-__device__ __forceinline__ void prefetch_channel(const GdnDecodeStepArgs& a, uint32_t n, int64_t slot, int64_t d) {
-  prefetch_line(static_cast<const uint16_t*>(a.x.data) + n * a.x.stride_r + column(a.groups, 1, d));
-  const int64_t at = slot * a.lines.stride_n + d * a.lines.stride_d;
-  prefetch_line(static_cast<const char*>(a.lines.data) + at * (a.lines.fp32 ? 4 : 2));
-}
 
 // What a block has: row n, key head h, and value heads [first, last) of its group, BV columns of V of each.
 template <class State, int V, int BV, int CLUSTER>
@@ -101,16 +180,33 @@ struct Share {
     first = rank / SLICES, last = CLUSTER ? first + 1 : static_cast<uint32_t>(a.rule.group);
     v0 = static_cast<int>(rank % SLICES) * BV;
   }
-  // The convolution's channels: of q (thread < V) or k, and of v at a column of the block.
-  __device__ __forceinline__ int64_t key_channel(const GdnDecodeStepArgs& a, int thread) const {
-    return (thread < V ? a.H * V : -V) + static_cast<int64_t>(h) * V + thread;
+  // The convolution's channels from a thread's on, of value head j: k for the first V / 2 threads, then q, then v from
+  // the block's columns on; and where they are in its input.
+  __device__ __forceinline__ uint32_t channel(const GdnDecodeStepArgs& a, uint32_t j, int thread) const {
+    return thread < V / 2 ? (a.H + h) * V + 2 * thread
+           : thread < V   ? h * V + 2 * thread - V
+                          : (2 * a.H + h * a.rule.group + j) * V + v0 + 2 * (thread - V);
   }
-  __device__ __forceinline__ int64_t value_channel(const GdnDecodeStepArgs& a, uint32_t j, int column) const {
-    return 2 * static_cast<int64_t>(a.H) * V + static_cast<int64_t>(h * a.rule.group + j) * V + v0 + column;
+  template <class T>
+  __device__ __forceinline__ const T* input(const GdnDecodeStepArgs& a, uint32_t j, int thread) const {
+    if (thread < V / 2) return of_head<T>(a, a.rule.k) + 2 * thread;
+    if (thread < V) return of_head<T>(a, a.rule.q) + 2 * thread - V;
+    return of_head<T>(a, a.rule.v) + j * V + v0 + 2 * (thread - V);
+  }
+  // What gates a column of the block.
+  template <class T>
+  __device__ __forceinline__ const T* gate(const GdnDecodeStepArgs& a, uint32_t j, int column) const {
+    return of_head<T>(a, a.z) + j * V + v0 + column;
   }
   // Where the state of value head j of the group is in a slot, in elements.
   __device__ __forceinline__ int64_t at(const GdnDecodeStepArgs& a, uint32_t j) const {
     return static_cast<int64_t>(h * a.rule.group + j) * a.rule.KV + State::origin(v0);
+  }
+
+ private:
+  template <class T>
+  __device__ __forceinline__ const T* of_head(const GdnDecodeStepArgs& a, const RowsArg& x) const {
+    return static_cast<const T*>(x.data) + n * a.z.stride_r + h * x.stride_h;
   }
 };
 
@@ -122,83 +218,94 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   constexpr int K = 128, V = K, BV = CLUSTER == 2 ? V / 2 : V, WARPS = 8;
   using State = HeadState<S, VFIRST, K, BV, WARPS, SHARED != 0>;
   using Share = Share<State, V, BV, CLUSTER>;
-  static_assert(2 * K == State::THREADS);  // each has a channel of q or k
-  static_assert(SHARED == 0 || SHARED == State::BYTES);
-  __shared__ float z[2 * K];                     // k, q
-  __shared__ float products[3];                  // k . k, q . q, k . q
-  __shared__ float sums[State::PARTS * 2 * BV];  // read-outs
-  __shared__ float w[BV];                        // u, times the norm of k
-  __shared__ float squares[BV / 32], square;     // of what is normalised: of 32 columns each, of this block's
+  using Channels = Channels<T>;
+  static_assert(SHARED == 0 || SHARED == State::SHARED);
+  __shared__ float z[2 * K], v[BV];                              // k and q, v
+  __shared__ uint32_t words[Channels::kWords * State::THREADS];  // of histories
+  __shared__ float products[3];                                  // k . k, q . q, k . q
+  __shared__ float sums[State::PARTS * 2 * BV];                  // read-outs
+  __shared__ float w[BV];                                        // u, times the norm of k
+  __shared__ float squares[BV / 32], square;  // of what is normalised: of 32 columns each, of this block's
   __shared__ float decay, beta;
   constexpr int32_t kDtype = Number<T>::code;
   const FusedRecurrentArgs& rule = a.rule;
   const int tid = threadIdx.x, warp = tid / 32;
   const Share share(a, blockIdx.x);
   const uint32_t n = share.n, h = share.h;
+  // What warps do before the rule: two channels a thread of k and q, and of v; gates; asking for a later block's
+  // inputs.
+  const bool has_keys = tid < V, has_values = !has_keys && tid < V + BV / 2;
+  const bool has_gates = warp == WARPS - 2, asks = warp == WARPS - 1;
+  static_assert(V + V / 2 == 32 * (WARPS - 2));
 
+  const auto inside = [&](int64_t slot, int64_t line) {
+    return slot >= rule.min_slot && slot < rule.slots && line >= rule.min_slot && line < a.lines.slots;
+  };
   const auto prefetch = [&](const Share& share, IndexBits read, IndexBits lines) {
     const int64_t slot = index_value(read, rule.read.words), line = index_value(lines, a.conv_slots.words);
-    if (slot < rule.min_slot || slot >= rule.slots || line < rule.min_slot || line >= a.lines.slots) return;
-    if (tid % 16 == 0) {  // 16 channels are on a line, or two
-      prefetch_channel(a, share.n, line, share.key_channel(a, tid));
-      if (tid < BV) prefetch_channel(a, share.n, line, share.value_channel(a, share.first, tid));
-      if (tid >= V && tid - V < BV) {
-        const int64_t at = share.h * a.z.stride_h + share.first * V + share.v0 + tid - V;
-        prefetch_line(static_cast<const T*>(a.z.data) + share.n * a.z.stride_r + at);
-      }
+    if (!inside(slot, line)) return;
+    const S* states = static_cast<const S*>(rule.h0) + slot * rule.h0_stride;
+    for (uint32_t j = share.first; j < share.last; ++j) State::prefetch_whole(states + share.at(a, j), V);
+    const int thread = tid % 32 * 8;  // 16 channels are on a line, or two
+    if (thread < V + BV / 2) {
+      prefetch_line(share.template input<T>(a, share.first, thread));
+      prefetch_line(Channels::line_of(a.lines, line, share.channel(a, share.first, thread)));
+    } else if (thread < V + BV) {
+      prefetch_line(share.template gate<T>(a, share.first, 2 * (thread - V) - BV));
     }
-    for (uint32_t j = share.first; j < share.last; ++j)
-      State::prefetch(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
   };
-  if (blockIdx.x < a.ahead) prefetch(share, index_bits(rule.read, n), index_bits(a.conv_slots, n));
+  State state;
+  if (asks && blockIdx.x < a.ahead) prefetch(share, index_bits(rule.read, n), index_bits(a.conv_slots, n));
   follow_kernel_ahead();
 
-  const bool asks = blockIdx.x + a.ahead < gridDim.x;
-  const Share later(a, asks ? blockIdx.x + a.ahead : blockIdx.x);
   const IndexBits read = index_bits(rule.read, n), lines = index_bits(a.conv_slots, n);
-  const IndexBits later_read = index_bits(rule.read, later.n), later_lines = index_bits(a.conv_slots, later.n);
   IndexBits write = read;
   if (rule.write.words) write = index_bits(rule.write, n);
-  Channel<T> key;  // of q or k
-  const int64_t key_channel = share.key_channel(a, tid);
-  key.load_inputs(a, n, key_channel);
-
-  const int64_t slot = index_value(read, rule.read.words), line = index_value(lines, a.conv_slots.words);
-  const int64_t to = rule.write.words ? index_value(write, rule.write.words) : slot;
-  const bool live = slot >= rule.min_slot && slot < rule.slots && line >= rule.min_slot && line < a.lines.slots;
-  if (live) key.load_history(a, line, key_channel);
+  __syncwarp();  // loads behind this stay behind the ones before
 
 #pragma unroll 1
   for (uint32_t j = share.first; j < share.last; ++j) {
+    // What no slot is needed for comes first, while slots are on their way; then the little that conv slots say, then
+    // the state, behind which other loads would wait for long. Nothing is looked at before all are on their way.
     const uint32_t hv = h * rule.group + j;
-    const int64_t y_at = (static_cast<int64_t>(n) * rule.HV + hv) * V + share.v0 + tid;
-    const auto store_y = [&](float y) { store_result(a.y, y_at, y, a.out_scale, kDtype); };
-    if (!live) {  // padding; the same for all blocks of a cluster
-      if (tid < BV) store_y(0.0f);
-      continue;
-    }
-    Channel<T> value;  // first what the state will have to wait for
+    const bool converts = has_values || (has_keys && j == share.first);
+    const uint32_t channel = share.channel(a, j, tid);
+    Channels channels;
+    if (converts) channels.load_inputs(a, share.template input<T>(a, j, tid), channel);
     uint32_t gate_bits = 0, weight_bits = 0;
     const int32_t weights = a.weight_fp32 ? kFP32 : kDtype;
     if (tid < BV) {
-      const int64_t d = share.value_channel(a, j, tid);
-      value.load_inputs(a, n, d), value.load_history(a, line, d);
-      gate_bits = load_bits(a.z.data, n * a.z.stride_r + h * a.z.stride_h + j * V + share.v0 + tid, kDtype);
+      gate_bits = load_bits(share.template gate<T>(a, j, tid), 0, kDtype);
       weight_bits = load_bits(a.weight, share.v0 + tid, weights);
     }
     TokenGates gates;
-    if (warp == WARPS - 1) gates.load(rule, n, 0, hv, h);
-    State state;
-    state.load(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
-    if (j == share.first && asks) prefetch(later, later_read, later_lines);
-
-    float v = 0;
-    if (j == share.first) {
-      z[tid] = key.result(a);
-      if (!CLUSTER) key.store_history(a);
+    if (has_gates) gates.load_raw<kDtype>(rule, n, hv, h);
+    __syncwarp();
+    const int64_t slot = index_value(read, rule.read.words), line = index_value(lines, a.conv_slots.words);
+    const int64_t to = rule.write.words ? index_value(write, rule.write.words) : slot;
+    const int64_t y_at = (static_cast<int64_t>(n) * rule.HV + hv) * V + share.v0 + tid;
+    const auto store_y = [&](float y) { store_result(a.y, y_at, y, a.out_scale, kDtype); };
+    if (!inside(slot, line)) {  // padding; the same for all blocks of a cluster
+      if (tid < BV) store_y(0.0f);
+      continue;
     }
-    if (tid < BV) v = value.result(a), value.store_history(a);
-    if (warp == WARPS - 1) {
+    if (converts) channels.load_history(a, line, channel, words);
+    state.load(static_cast<const S*>(rule.h0) + slot * rule.h0_stride + share.at(a, j), V);
+    __syncwarp();
+
+    if (asks && j == share.first && blockIdx.x + a.ahead < gridDim.x) {
+      const Share later(a, blockIdx.x + a.ahead);
+      prefetch(later, index_bits(rule.read, later.n), index_bits(a.conv_slots, later.n));
+    }
+    if (converts) {
+      float y[2];
+      channels.take_history(a, words);
+      channels.results(a, y);
+      float* to = has_keys ? z + 2 * tid : v + 2 * (tid - V);
+      to[0] = y[0], to[1] = y[1];
+      if (has_values || !CLUSTER) channels.store_history(a);
+    }
+    if (has_gates) {
       float g, b;
       gates.values(rule, g, b);
       if (tid % 32 == 0) decay = expf(g), beta = b;
@@ -224,7 +331,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       const float r_k = rule.l2norm ? rsqrtf(kk + 1e-6f) : 1.0f;
       const float r_q = rule.l2norm ? rule.scale * rsqrtf(qq + 1e-6f) : rule.scale;
       const float s_k = r_k * State::template read<2>(sums, 0, tid), s_q = r_q * State::template read<2>(sums, 1, tid);
-      const float u = beta * fmaf(-decay, s_k, v);
+      const float u = beta * fmaf(-decay, s_k, v[tid]);
       w[tid] = r_k * u;
       o = fmaf(u, kq * r_k * r_q, decay * s_q);
       gate = gate_value(o, bits_value(gate_bits, kDtype), a.norm_activation);
@@ -257,7 +364,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
     if (CLUSTER == 0) __syncthreads();  // before the next head's sums
     if (CLUSTER == 2) cluster_wait();
     if (CLUSTER == 1 && share.rank == 0) cluster_wait();
-    if (CLUSTER && share.rank == 0) key.store_history(a);
+    if (CLUSTER && share.rank == 0 && has_keys) channels.store_history(a);
   }
 }
 

@@ -7,16 +7,17 @@
 namespace gdn {
 
 struct GdnDecodeStepArgs {
-  FusedRecurrentArgs rule;  // q, k, v and o are not read; dtype is that of all activations
+  // q, k and v are what the convolution's channels [q | k | v] take in, in rows of z's stride, v of value head j of key
+  // head h at h * stride_h + j * V; o is not written; dtype is that of all activations.
+  FusedRecurrentArgs rule;
   // convolution
-  RowsArg x;         // channels of tokens; no heads
-  GroupsArg groups;  // where x's channels [q | k | v] are
   FilterArg filter;
-  LinesArg lines;  // the first W - 1 columns count
+  // The first W - 1 columns count. With a layout, W is 4, and inputs, weights and lines are moved two channels at once.
+  LinesArg lines;
   IndexArg conv_slots;
   int32_t W;
   // norm
-  RowsArg z;               // of value head j of key head h of a token at h * stride_h + j * V
+  RowsArg z;               // where heads are as in v
   const void* weight;      // [V]
   const float* out_scale;  // [1]: y is fp8, divided by it; null: y has the activations' dtype
   void* y;                 // [tokens, HV, V]

@@ -4,12 +4,14 @@
 // ROWS / WARPS rows of the tile, side by side, and moves GROUPS of them at once, 16 bytes a lane, so that a row is read
 // whole, or in pieces of at least 64 bytes. Every load is issued before the first is looked at.
 //
-// A thread has its part in registers; or, STAGED, in dynamic shared memory, BYTES of it, which it alone fills and
-// reads: then registers are free, and more blocks are at work on a multiprocessor. What is done is the same.
+// A thread has its part in registers; or, STAGED, in SHARED bytes of dynamic shared memory, as it is in the tile: then
+// registers are free, and more blocks are at work on a multiprocessor. What is done is the same. From compute
+// capability 9.0 on such tiles are moved whole (bulk.h).
 //
 // Sums over K are added in one order, whatever BV: a head's results have the same bits however it was cut.
 #pragma once
 
+#include "bulk.h"
 #include "recurrent_state.h"
 
 namespace gdn {
@@ -40,13 +42,20 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   static constexpr int PARTS = VFIRST ? 1 : WARPS;       // read-outs come as this many sums
   static constexpr int CLASSES = VEC;                    // of rows of K, by their index: see add_up
   static constexpr int BYTES = K * BV * sizeof(S);
+  static constexpr int SHARED = BYTES + 16;                                            // and a barrier
+  static constexpr int PIECES = VFIRST || BV == K ? 1 : ROWS, PIECE = BYTES / PIECES;  // of memory that the tile is in
+  static constexpr bool BULK = STAGED && kBulk;
   static_assert(LANES <= 32 && LOADS * WARPS * GROUPS == ROWS && GROUPS <= CLASSES, "BV does not suit K");
 
-  float x[STAGED ? 1 : LOADS][VEC];
+  float x[LOADS][VEC];             // STAGED: from `gather` on
   uint4 bits[STAGED ? 1 : LOADS];  // as loaded, not yet looked at
   int lane, group, first_row;
+  bool asked = false;  // for a tile to be moved whole
+  uint32_t phase = 0;
 
+  // One in a block, followed by a barrier; best before the first load, which making it may wait for.
   __device__ __forceinline__ HeadState() {
+    if (BULK && threadIdx.x == 0) bulk_init(arrived());
     const int in_warp = threadIdx.x % 32, warp = threadIdx.x / 32;
     lane = in_warp % LANES, group = in_warp / LANES, first_row = warp * (ROWS / WARPS) + group;
   }
@@ -59,24 +68,48 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
 
   // V: columns of the whole state.
   __device__ __forceinline__ void load(const S* tile, int V) {
+    if constexpr (BULK) {
+      asked = true;
+      if (threadIdx.x == 0) bulk_expect(arrived(), BYTES);
+      if constexpr (PIECES == 1) {
+        if (threadIdx.x == 0) bulk_load(dynamic_shared, tile, PIECE, arrived());
+      } else if (threadIdx.x < 32) {
+        __syncwarp();
+        for (int i = threadIdx.x; i < PIECES; i += 32)
+          bulk_load(dynamic_shared + i * (PIECE / 16), tile + i * V, PIECE, arrived());
+      }
+    } else {
 #pragma unroll
-    for (int i = 0; i < LOADS; ++i) {
-      const auto* p = reinterpret_cast<const uint4*>(tile + at(i, VFIRST ? K : V));
-      if constexpr (STAGED)
-        copy_16_bytes<true>(staged(i), p);
-      else
-        bits[i] = __ldcs(p);
+      for (int i = 0; i < LOADS; ++i) {
+        const auto* p = reinterpret_cast<const uint4*>(tile + at(i, VFIRST ? K : V));
+        if constexpr (STAGED)
+          copy_16_bytes<true>(staged(i), p);
+        else
+          bits[i] = __ldcs(p);
+      }
     }
   }
 
   // Asks for the tile to be brought to L2, which changes nothing but how long `load` takes; also of a tile that another
-  // kernel still writes.
-  static __device__ __forceinline__ void prefetch(const S* tile, int V) {
+  // kernel still writes. By so many threads, of which this is one.
+  static __device__ __forceinline__ void prefetch(const S* tile, int V, int thread, int threads = THREADS) {
     constexpr int LINE = 128 / sizeof(S), ROW = VFIRST ? K : BV;  // elements
     constexpr int PER_ROW = ROW / LINE > 0 ? ROW / LINE : 1;
 #pragma unroll
-    for (int i = threadIdx.x; i < ROWS * PER_ROW; i += THREADS)
+    for (int i = thread; i < ROWS * PER_ROW; i += threads)
       prefetch_line(tile + i / PER_ROW * (VFIRST ? K : V) + i % PER_ROW * LINE);
+  }
+
+  // The same by one warp, whole.
+  static __device__ __forceinline__ void prefetch_whole(const S* tile, int V) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (kBulk && PIECES == 1) {
+      if (lane == 0) bulk_prefetch(tile, PIECE);
+    } else if constexpr (kBulk) {
+      for (int i = lane; i < PIECES; i += 32) bulk_prefetch(tile + i * V, PIECE);
+    } else {
+      prefetch(tile, V, lane, 32);
+    }
   }
 
   __device__ __forceinline__ void clear() {
@@ -86,7 +119,9 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
 
   // The loads have arrived.
   __device__ __forceinline__ void unpack() {
-    if constexpr (STAGED) {
+    if constexpr (BULK) {
+      if (asked) bulk_wait(arrived(), phase), phase ^= 1;
+    } else if constexpr (STAGED) {
       wait_for_copies();
     } else {
 #pragma unroll
@@ -94,7 +129,18 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
     }
   }
 
-  static __device__ __forceinline__ uint4* staged(int i) { return dynamic_shared + i * THREADS + threadIdx.x; }
+  // The tile as it was loaded, in registers, where `fold` and `store` take it from.
+  __device__ __forceinline__ void gather() {
+    if constexpr (STAGED) {
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) numbers(i, x[i]);
+    }
+  }
+
+  __device__ __forceinline__ uint4* staged(int i) const { return dynamic_shared + row(i) * LANES + lane; }
+  static __device__ __forceinline__ uint64_t* arrived() {
+    return reinterpret_cast<uint64_t*>(dynamic_shared + BYTES / 16);
+  }
 
   // The numbers of load i.
   __device__ __forceinline__ void numbers(int i, float (&y)[VEC]) const {
@@ -250,7 +296,7 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   }
 
   // h <- decay h + sum_t k_t w_t^T, over tokens' k [tokens, K] and w [tokens, BV] in shared memory, each times its
-  // weight if there are weights. Not STAGED.
+  // weight if there are weights.
   __device__ __forceinline__ void fold(float decay, const float* k, const float* w, int tokens,
                                        const float* weights = nullptr) {
 #pragma unroll

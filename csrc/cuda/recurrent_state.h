@@ -78,8 +78,8 @@ __device__ __forceinline__ void unpack_16_bytes(const uint4& bits, float (&x)[VE
   }
 }
 
-// 16 bytes on their way to shared memory, ONCE: that nobody reads again; and until all that this thread has asked for
-// are there.
+// 16 bytes on their way to shared memory, ONCE: that nobody reads again; 4 bytes; and until all that this thread has
+// asked for are there.
 template <bool ONCE>
 __device__ __forceinline__ void copy_16_bytes(void* to, const void* from) {
 #ifdef __CUDACC_RTC__
@@ -94,6 +94,14 @@ __device__ __forceinline__ void copy_16_bytes(void* to, const void* from) {
   }
 #else
   memcpy(to, from, 16);
+#endif
+}
+__device__ __forceinline__ void copy_4_bytes(void* to, const void* from) {
+#ifdef __CUDACC_RTC__
+  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
+#else
+  memcpy(to, from, 4);
 #endif
 }
 __device__ __forceinline__ void wait_for_copies() {

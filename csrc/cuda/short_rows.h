@@ -175,6 +175,7 @@ struct Tokens {
         if (to[t] == slot) last = t;
 
     int at_hand = -1;
+    state.gather();
 #pragma unroll 1
     for (int i = each ? 0 : tokens - 1; i < tokens; ++i) {
       const int t = last < 0 || i < last ? i : i + 1 < tokens ? i + 1 : last;

@@ -104,6 +104,15 @@ struct TokenGates {
     A_log = bits(a.A_log, hv * a.A_log.at.stride_h), dt_bias = bits(a.dt_bias, hv * a.dt_bias.at.stride_h);
   }
 
+  // The same where gates are raw, and those of tokens of DTYPE.
+  template <int32_t DTYPE, class Args>
+  __device__ __forceinline__ void load_raw(const Args& a, uint32_t row, uint32_t hv, uint32_t h) {
+    g = load_bits(a.g.at.data, gate_at(a.g, row, h, hv - h * a.group), DTYPE);
+    beta = load_bits(a.beta.at.data, gate_at(a.beta, row, h, hv - h * a.group), DTYPE);
+    A_log = load_bits(a.A_log.at.data, hv * a.A_log.at.stride_h, a.A_log.dtype);
+    dt_bias = load_bits(a.dt_bias.at.data, hv * a.dt_bias.at.stride_h, a.dt_bias.dtype);
+  }
+
   template <class Args>
   __device__ __forceinline__ void values(const Args& a, float& log_decay, float& b) const {
     log_decay = a.g.at.data ? bits_value(g, a.g.dtype) : 0.0f,

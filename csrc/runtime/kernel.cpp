@@ -108,7 +108,7 @@ void* load(const char* op, const KernelInfo& kernel, int variant, int device) {
   CUkernel handle = nullptr;
   CUfunction function = nullptr;
   check(d.LibraryGetKernel(&handle, library, cubin.symbol), "cuLibraryGetKernel");
-  if (cubin.shared > (48 << 10))
+  if (cubin.shared > 0)  // with static shared memory it may be more than 48 KiB
     check(d.KernelSetAttribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, cubin.shared, handle, info.device),
           "cuKernelSetAttribute");
   check(d.KernelGetFunction(&function, handle), "cuKernelGetFunction");
