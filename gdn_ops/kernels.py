@@ -51,7 +51,7 @@ def _verify_tune(v: dict, arch: int) -> dict:
     """A state is in shared memory where there is room for three, beside a row's tokens, and bulk copies move it."""
     state = v["BK"] * 64 * (4 if v["S"] == "fp32" else 2)
     roomy = arch >= 90 and SHARED_LIMIT[arch] > 200 << 10
-    return dict(warps=8, BV=64, BLOCKS=3 if roomy else 2, SHARED=state + 16 if roomy else 0)
+    return dict(warps=8, BV=64, BLOCKS=3 if arch == 90 else 2, SHARED=state + 16 if roomy else 0)
 
 
 FUSED_RECURRENT_VERIFY = Kernel(
