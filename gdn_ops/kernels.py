@@ -44,7 +44,7 @@ FUSED_RECURRENT_STEP = Kernel(
 def _staged(arch: int, state: int) -> dict:
     """A state of so many bytes in SHARED memory, and as many BLOCKS of a multiprocessor as have room for one (beside 12 KiB), three at
     most. A third block is worth a few bytes of spilled registers."""
-    return dict(BLOCKS=max(1, min(3, (SHARED_LIMIT[arch] + 1024) // (state + (12 << 10)))), SHARED=state + 16)
+    return dict(BLOCKS=max(1, min(3, (SHARED_LIMIT[arch] + 1024) // (state + (12 << 10)))), SHARED=state)
 
 
 def _verify_tune(v: dict, arch: int) -> dict:
@@ -87,7 +87,7 @@ FUSED_RECURRENT_RING = Kernel(
 def _decode_step_tune(v: dict, arch: int) -> dict:
     """64 KiB of state are in registers: two such blocks ask for as much as three whose states are in shared memory. See docs/performance.md."""
     size = 128 * 128 * (4 if v["S"] == "fp32" else 2) >> (v["CLUSTER"] == 2)
-    return dict(warps=8, BLOCKS=2, SHARED=0) if size > 32 << 10 else dict(warps=8, **_staged(arch, size))
+    return dict(warps=8, BLOCKS=2, SHARED=0) if size > 32 << 10 else dict(warps=8, **_staged(arch, size + 16))
 
 
 GDN_DECODE_STEP = Kernel(

@@ -68,7 +68,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   using State = typename Made::Type;
   static_assert(STAGED == (NT == 1));
   constexpr int THREADS = State::THREADS, WARPS = THREADS / 32, N = 2 * NT;
-  constexpr int AHEAD = 16, BATCH = STAGED ? 6 : 16;  // entries that are loaded ahead of their use, and folded at once
+  constexpr int AHEAD = 16, BATCH = STAGED ? 8 : 16;  // entries that are loaded ahead of their use, and folded at once
   constexpr int READ = State::PARTS * N * BV, FOLD = BATCH * (BK + BV);
   constexpr int C = BK / 32;                 // elements of a key that a lane has, side by side
   constexpr int KEYS = AHEAD / WARPS;        // loads of a warp
@@ -82,7 +82,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   __shared__ float weights[kMostEntries + 1];          // what is left of the entries, and of the frozen state
   __shared__ float gates[2][NT];                       // g, beta
   __shared__ float aside[(PARTS - KEPT) * N * BV];     // sums over entries, but for the parts in registers
-  __shared__ float own[NT > 1 ? NT * BV : 1];          // u of the tokens, decayed
+  __shared__ float own[NT * BV];                       // u of the tokens, decayed
 
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const int K = MASKED ? a.K : BK, V = MASKED ? a.V : BK;
@@ -124,7 +124,6 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
   const int step_k = a.H * K, step_u = a.HV * V;
   const int end_unit = group_at_once ? first_unit + group_units : unit + 1;
   const bool has_keys = unit == first_unit;
-  State state = Made::make(K, V, a.state_dtype);
 #pragma unroll 1
   for (; unit < end_unit; ++unit) {
     const uint32_t hv = divide(unit, a.slices);
@@ -162,7 +161,7 @@ __device__ __forceinline__ void fused_recurrent_ring(const FusedRecurrentRingArg
 #pragma unroll
     for (int i = 0; i < US; ++i)
       if (part + i * PARTS < m && v0 + column < V) us[i] = ring_u[(part + i * PARTS) * step_u + column];
-    if constexpr (MASKED) state.columns = V - v0;
+    State state = Made::make(K, V - v0, a.state_dtype);
     state.load(tile, V);
     TokenGates token_gates;
     if (warp == 3 && lane < min(NT, tokens)) token_gates.load(a, row, lane, hv, h);

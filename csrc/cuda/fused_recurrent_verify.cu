@@ -11,7 +11,7 @@ namespace gdn {
 
 template <class S, bool VFIRST, int K, int BV, int SHARED>
 __device__ __forceinline__ void fused_recurrent_verify(const FusedRecurrentVerifyArgs& args) {
-  using State = HeadState<S, VFIRST, K, BV, 8, SHARED != 0>;
+  using State = HeadState<S, VFIRST, K, BV, 8, SHARED != 0, true>;
   static_assert(SHARED == 0 || SHARED == State::SHARED);
   constexpr int V = K, WARPS = State::THREADS / 32, SLICES = V / BV, PART = State::PARTS * NT * BV;
   const FusedRecurrentArgs& a = args.rule;

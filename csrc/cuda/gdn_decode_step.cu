@@ -216,7 +216,7 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
   if constexpr (CLUSTER != 0) return;  // never picked here: no code
 #endif
   constexpr int K = 128, V = K, BV = CLUSTER == 2 ? V / 2 : V, WARPS = 8;
-  using State = HeadState<S, VFIRST, K, BV, WARPS, SHARED != 0>;
+  using State = HeadState<S, VFIRST, K, BV, WARPS, SHARED != 0, true>;
   using Share = Share<State, V, BV, CLUSTER>;
   using Channels = Channels<T>;
   static_assert(SHARED == 0 || SHARED == State::SHARED);

@@ -5,8 +5,8 @@
 // whole, or in pieces of at least 64 bytes. Every load is issued before the first is looked at.
 //
 // A thread has its part in registers; or, STAGED, in SHARED bytes of dynamic shared memory, as it is in the tile: then
-// registers are free, and more blocks are at work on a multiprocessor. What is done is the same. From compute
-// capability 9.0 on such tiles are moved whole (bulk.h).
+// registers are free, and more blocks are at work on a multiprocessor. What is done is the same. Threads load their own
+// parts; or, WHOLE, from compute capability 9.0 on, one thread asks for all (bulk.h).
 //
 // Sums over K are added in one order, whatever BV: a head's results have the same bits however it was cut.
 #pragma once
@@ -31,7 +31,7 @@ struct ReadOuts {
   }
 };
 
-template <class S, bool VFIRST, int K, int BV, int WARPS, bool STAGED = false>
+template <class S, bool VFIRST, int K, int BV, int WARPS, bool STAGED = false, bool WHOLE = false>
 struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int VEC = 16 / sizeof(S);
@@ -42,18 +42,18 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
   static constexpr int PARTS = VFIRST ? 1 : WARPS;       // read-outs come as this many sums
   static constexpr int CLASSES = VEC;                    // of rows of K, by their index: see add_up
   static constexpr int BYTES = K * BV * sizeof(S);
-  static constexpr int SHARED = BYTES + 16;                                            // and a barrier
+  static constexpr int SHARED = BYTES + (WHOLE ? 16 : 0);                              // and a barrier
   static constexpr int PIECES = VFIRST || BV == K ? 1 : ROWS, PIECE = BYTES / PIECES;  // of memory that the tile is in
-  static constexpr bool BULK = STAGED && kBulk;
+  static constexpr bool BULK = STAGED && WHOLE && kBulk;
   static_assert(LANES <= 32 && LOADS * WARPS * GROUPS == ROWS && GROUPS <= CLASSES, "BV does not suit K");
 
   float x[LOADS][VEC];             // STAGED: from `gather` on
   uint4 bits[STAGED ? 1 : LOADS];  // as loaded, not yet looked at
   int lane, group, first_row;
-  bool asked = false;  // for a tile to be moved whole
+  bool asked = false;  // for a tile, whole
   uint32_t phase = 0;
 
-  // One in a block, followed by a barrier; best before the first load, which making it may wait for.
+  // WHOLE: one in a block, followed by a barrier; best before the first load, which making it may wait for.
   __device__ __forceinline__ HeadState() {
     if (BULK && threadIdx.x == 0) bulk_init(arrived());
     const int in_warp = threadIdx.x % 32, warp = threadIdx.x / 32;
