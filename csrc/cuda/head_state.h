@@ -4,9 +4,9 @@
 // ROWS / WARPS rows of the tile, side by side, and moves GROUPS of them at once, 16 bytes a lane, so that a row is read
 // whole, or in pieces of at least 64 bytes. Every load is issued before the first is looked at.
 //
-// A thread has its part in registers; or, STAGED, in SHARED bytes of dynamic shared memory, as it is in the tile: then
-// registers are free, and more blocks are at work on a multiprocessor. What is done is the same. Threads load their own
-// parts; or, WHOLE, from compute capability 9.0 on, one thread asks for all (bulk.h).
+// A thread has its part in registers; or, STAGED, in SHARED bytes of dynamic shared memory: then registers are free,
+// and more blocks are at work on a multiprocessor. What is done is the same. Threads load their own parts; or, WHOLE,
+// from compute capability 9.0 on, one thread asks for all (bulk.h).
 //
 // Sums over K are added in one order, whatever BV: a head's results have the same bits however it was cut.
 #pragma once
@@ -137,7 +137,10 @@ struct HeadState : ReadOuts<VFIRST ? 1 : WARPS, BV> {
     }
   }
 
-  __device__ __forceinline__ uint4* staged(int i) const { return dynamic_shared + row(i) * LANES + lane; }
+  // Where load i is: of a WHOLE tile as in memory, else wherever no other thread's is.
+  __device__ __forceinline__ uint4* staged(int i) const {
+    return dynamic_shared + (WHOLE ? row(i) * LANES + lane : i * THREADS + static_cast<int>(threadIdx.x));
+  }
   static __device__ __forceinline__ uint64_t* arrived() {
     return reinterpret_cast<uint64_t*>(dynamic_shared + BYTES / 16);
   }
