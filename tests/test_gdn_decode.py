@@ -116,6 +116,30 @@ def test_one_launch(backend, heads, v_first, state):
     assert not y[1].any() and same(args["ssm_pool"][:2], before["ssm_pool"][:2]) and same(args["ssm_pool"][4], before["ssm_pool"][4])
 
 
+@pytest.mark.parametrize("taps", [4, 3])
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("lines", ["packed", "channels last", "wide"])
+def test_lines(backend, lines, start, taps):
+    """However the histories lie, and wherever rows start: two channels at once or one by one."""
+    H, HV, K, N, L = 1, 2, 128, 2, taps - 1
+    r, D = Draw(backend.device, 7), (2 * H + HV) * K
+    wide = D + HV * K
+
+    def draw(*sizes, **options):
+        return r.normal(*sizes, dtype=torch.bfloat16, **options)
+
+    args = dict(mixed_qkvz=draw(N, wide + 2)[:, start : start + wide], ba=draw(N, 2 * HV), cache_indices=r.ints([2, 1]), conv_bias=None)
+    history = draw(3, L, D).mT if lines == "channels last" else draw(3, D, L + 2 * (lines == "wide"))
+    args |= dict(conv_states=history[..., :L], ssm_pool=r.normal(3, HV, K, K, scale=0.1, dtype=torch.float32))
+    args |= dict(conv_weight=draw(D, taps, scale=0.5), A_log=draw(HV), dt_bias=draw(HV), norm_weight=draw(K))
+    y_want, conv_want, pool_want, *_ = reference.gdn_decode(**args)
+    y = OP(**args)
+    exact = backend.name != "cpu"  # the twin is the single ops
+    assert_close(y.float(), y_want, 3e-3 if exact else RMS[y.dtype])
+    assert_close(args["ssm_pool"], pool_want, 2e-6 if exact else 3e-3)
+    assert same(args["conv_states"], conv_want.to(torch.bfloat16))
+
+
 @pytest.mark.parametrize("v_first", [False, True])
 @pytest.mark.parametrize("flow", ["slots", "steps", "tree"])
 @pytest.mark.parametrize("heads", [(2, 2), (1, 2), (1, 9)])
