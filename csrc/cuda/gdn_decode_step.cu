@@ -151,8 +151,8 @@ __device__ __forceinline__ void gdn_decode_step(const GdnDecodeStepArgs& a) {
       float y[2];
       channels.take_history(a, words);
       channels.results(a, y);
-      float* to = has_keys ? z + 2 * tid : v + 2 * (tid - V);
-      to[0] = y[0], to[1] = y[1];
+      float* into = has_keys ? z + 2 * tid : v + 2 * (tid - V);
+      into[0] = y[0], into[1] = y[1];
       if (has_values || !CLUSTER) channels.store_history(a);
     }
     if (has_gates) {
