@@ -48,17 +48,6 @@ inline RowsArg columns_arg(const View& t, int64_t column, int64_t stride_h) {
   return {static_cast<char*>(t.data) + column * element_size(t.dtype), t.stride(0), 0, stride_h};
 }
 
-// How lines lie if two channels of inputs, weights and lines can be moved at once, of four taps; else kAnyLines.
-inline int32_t pair_lines(const Layer& layer) {
-  const View &mixed = layer.mixed, &weight = layer.conv_weight, &lines = layer.conv_states;
-  const int64_t stride_d = lines.stride(1), stride_l = lines.stride(2);
-  if (weight.size(1) != 4 || weight.dtype != mixed.dtype || lines.dtype != mixed.dtype || !weight.contiguous() ||
-      !in_packs(weight, 1, {}, 8) || !in_packs(mixed, 1, {mixed.stride(0)}, 2))
-    return kAnyLines;
-  if (in_packs(lines, stride_d, {lines.stride(0), stride_l}, 2)) return kChannelsLast;
-  return stride_d == 3 && in_packs(lines, stride_l, {lines.stride(0)}, 2) ? kPackedLines : kAnyLines;
-}
-
 // What the kernel of one launch takes: all but how heads are spread over blocks.
 inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const RecurrentUpdate& rule, double eps,
                                     int64_t norm_activation, bool norm_before_gate, bool hf_rounding, const View& y) {
@@ -75,8 +64,10 @@ inline GdnDecodeStepArgs layer_args(const Layer& layer, const Conv& conv, const 
   a.rule.g = gate(a_at), a.rule.beta = gate(b_at);
   a.rule.A_log = gate_arg(layer.A_log, false, r), a.rule.dt_bias = gate_arg(layer.dt_bias, false, r);
 
-  a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 1);
-  a.lines = lines_arg(layer.conv_states, dtype, 1, W - 1), a.lines.layout = pair_lines(layer);
+  // Two channels are moved at once, of four taps, where weights, rows and lines allow it.
+  a.filter = filter_arg(layer.conv_weight, layer.conv_bias, dtype, conv.activation, 8);
+  const bool pairs = W == 4 && a.filter.packed && in_packs(mixed, 1, {mixed.stride(0)}, 2);
+  a.lines = lines_arg(layer.conv_states, dtype, pairs ? 4 : 1, W - 1);
   a.conv_slots = index_arg(conv.indices);
   a.W = static_cast<int32_t>(W);
 

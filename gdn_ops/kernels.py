@@ -41,6 +41,9 @@ FUSED_RECURRENT_STEP = Kernel(
 )
 
 
+_BARRIER = 16  # bytes behind a state that is moved whole
+
+
 def _staged(arch: int, state: int) -> dict:
     """A state of so many bytes in SHARED memory, and as many BLOCKS of a multiprocessor as have room for one (beside 12 KiB), three at
     most. A third block is worth a few bytes of spilled registers."""
@@ -51,7 +54,7 @@ def _verify_tune(v: dict, arch: int) -> dict:
     """A state is in shared memory where there is room for three, beside a row's tokens, and bulk copies move it."""
     state = v["BK"] * 64 * (4 if v["S"] == "fp32" else 2)
     roomy = arch >= 90 and SHARED_LIMIT[arch] > 200 << 10
-    return dict(warps=8, BV=64, BLOCKS=3 if arch == 90 else 2, SHARED=state + 16 if roomy else 0)
+    return dict(warps=8, BV=64, BLOCKS=3 if arch == 90 else 2, SHARED=state + _BARRIER if roomy else 0)
 
 
 FUSED_RECURRENT_VERIFY = Kernel(
@@ -87,7 +90,7 @@ FUSED_RECURRENT_RING = Kernel(
 def _decode_step_tune(v: dict, arch: int) -> dict:
     """64 KiB of state are in registers: two such blocks ask for as much as three whose states are in shared memory. See docs/performance.md."""
     size = 128 * 128 * (4 if v["S"] == "fp32" else 2) >> (v["CLUSTER"] == 2)
-    return dict(warps=8, BLOCKS=2, SHARED=0) if size > 32 << 10 else dict(warps=8, **_staged(arch, size + 16))
+    return dict(warps=8, BLOCKS=2, SHARED=0) if size > 32 << 10 else dict(warps=8, **_staged(arch, size + _BARRIER))
 
 
 GDN_DECODE_STEP = Kernel(

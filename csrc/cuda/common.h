@@ -105,6 +105,13 @@ __device__ __forceinline__ uint32_t load_byte(const void* p) {
 #endif
 }
 
+#ifdef __CUDACC_RTC__
+// Where instructions find what p points to in shared memory.
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+#endif
+
 // Asks for the 128 bytes round p to be brought to L2.
 __device__ __forceinline__ void prefetch_line(const void* p) {
 #ifdef __CUDACC_RTC__

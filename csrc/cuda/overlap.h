@@ -53,9 +53,7 @@ __device__ __forceinline__ float of_block(const float* x, uint32_t block) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   uint32_t at;
   float value;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;"
-      : "=r"(at)
-      : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(x))), "r"(block));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(at) : "r"(shared_address(x)), "r"(block));
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(at) : "memory");
   return value;
 #else

@@ -83,7 +83,7 @@ __device__ __forceinline__ void unpack_16_bytes(const uint4& bits, float (&x)[VE
 template <bool ONCE>
 __device__ __forceinline__ void copy_16_bytes(void* to, const void* from) {
 #ifdef __CUDACC_RTC__
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const uint32_t at = shared_address(to);
   uint64_t once;
   if constexpr (ONCE) {
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
@@ -98,7 +98,7 @@ __device__ __forceinline__ void copy_16_bytes(void* to, const void* from) {
 }
 __device__ __forceinline__ void copy_4_bytes(void* to, const void* from) {
 #ifdef __CUDACC_RTC__
-  const uint32_t at = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+  const uint32_t at = shared_address(to);
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(at), "l"(from) : "memory");
 #else
   memcpy(to, from, 4);
